@@ -1,0 +1,74 @@
+# What there is to do here. `make` alone explains it.
+
+PYTHON ?= python3
+ARGS ?=
+
+PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help train test bench clean same-python
+
+help:
+	@echo "make train    train a small convnet on handwritten digits, in well under a minute"
+	@echo "make test     format, lint, types and every test"
+	@echo "make bench    microseconds per step that Stoker adds to a plain loop"
+	@echo "make clean    remove .venv and caches; runs/ stays"
+	@echo
+	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
+	@echo "arguments for the script like this:"
+	@echo
+	@echo "PYTHON=python3.12 make train ARGS='--epochs 30 --run-dir runs/longer'"
+
+train: .venv/installed
+	.venv/bin/python examples/digits.py $(ARGS)
+
+test: .venv/installed-dev
+	.venv/bin/python -m ruff format --check
+	.venv/bin/python -m ruff check
+	.venv/bin/python -m mypy
+	.venv/bin/python -m pytest -n 2 $(ARGS)
+
+bench: .venv/installed
+	.venv/bin/python benchmarks/overhead.py $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# Torch goes first and pinned, by itself, so that nothing else chooses its version. The files
+# `installed` and `installed-dev` say that what pyproject.toml and constraints.txt ask for is there.
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) torch
+	$(PIP) --editable '.[examples]'
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The venv module puts pip in last, so a .venv that has it is whole.
+.venv/bin/pip:
+	@command -v "$(PYTHON)" > /dev/null || { \
+	    echo "There is no $(PYTHON) here: name a Python 3.11 or newer by PYTHON=..." >&2; exit 1; }
+	@"$(PYTHON)" -c "$$REFUSE_OLD_PYTHON"
+	"$(PYTHON)" -m venv .venv
+
+define REFUSE_OLD_PYTHON
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("Stoker needs Python 3.11 or newer, but $(PYTHON) is %d.%d: name another by PYTHON=..."
+             % sys.version_info[:2])
+endef
+export REFUSE_OLD_PYTHON
+
+# A Python that was asked for by name, and is not the one in .venv, is not silently passed over.
+ifneq ($(origin PYTHON),file)
+.venv/installed: | same-python
+endif
+
+same-python: .venv/bin/pip
+	@version='import sys; print("%d.%d" % sys.version_info[:2])'; \
+	has=$$(.venv/bin/python -c "$$version"); asked=$$("$(PYTHON)" -c "$$version"); \
+	test "$$has" = "$$asked" || { \
+	    echo ".venv has Python $$has, but $(PYTHON) is $$asked: run make clean first" >&2; exit 1; }
