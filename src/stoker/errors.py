@@ -1,0 +1,33 @@
+"""What Stoker raises of its own, and how it spells a near miss.
+
+Mistakes in arguments are plain `ValueError` and `TypeError`. Beside them:
+
+    StokerError
+    └── NonFiniteError      a loss or gradient is NaN or infinite
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class StokerError(Exception):
+    """Base of the errors that only Stoker raises."""
+
+
+class NonFiniteError(StokerError, ArithmeticError):
+    """A loss or a gradient is NaN or infinite."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of an error message: the nearest right spelling, or nothing.
+
+    >>> did_you_mean("acuracy", ["accuracy", "recall"])
+    "; did you mean 'accuracy'?"
+    """
+    by_lower: dict[str, str] = {}
+    for choice in choices:
+        by_lower.setdefault(choice.lower(), choice)
+    near = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return "; did you mean " + " or ".join(repr(by_lower[match]) for match in near) + "?"

@@ -1,0 +1,102 @@
+"""Batches and outputs as trees of tensors: tuples, lists, dicts and what they hold."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The same tree with ``function`` applied to every tensor; other leaves stay as they are."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return _rebuild_mapping(tree, {k: map_tensors(function, v) for k, v in tree.items()})
+    if isinstance(tree, tuple | list):
+        return _rebuild_sequence(tree, [map_tensors(function, item) for item in tree])
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        values = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree) if f.init}
+        return dataclasses.replace(tree, **{k: map_tensors(function, v) for k, v in values.items()})
+    return tree
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """Every tensor of the tree, depth first."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from tensors(value)
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for field in dataclasses.fields(tree):
+            yield from tensors(getattr(tree, field.name))
+
+
+def batch_size(batch: Any) -> int:
+    """How many samples a batch holds: the first dimension of its first tensor, or 1."""
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
+        return batch[0].shape[0]  # the common case, at a fraction of the cost
+    targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+    if isinstance(targets, tuple | list) and targets and isinstance(targets[0], Mapping):
+        return len(targets)  # as detection models have it: lists of images and of dicts
+    for tensor in tensors(batch):
+        return tensor.shape[0] if tensor.ndim else 1
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Sequence):
+        return len(batch[0])
+    return 1
+
+
+def concatenate(trees: Sequence[Any]) -> Any:
+    """Trees of one shape joined along the first dimension of their tensors.
+
+    Tensors that have no dimension are stacked; leaves that are no tensors become a list.
+    """
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(trees)) if first.ndim else torch.stack(list(trees))
+    if isinstance(first, Mapping):
+        return _rebuild_mapping(first, {k: concatenate([t[k] for t in trees]) for k in first})
+    if isinstance(first, tuple | list):
+        return _rebuild_sequence(first, [concatenate(items) for items in zip(*trees, strict=True)])
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        names = [f.name for f in dataclasses.fields(first) if f.init]
+        return dataclasses.replace(
+            first, **{n: concatenate([getattr(t, n) for t in trees]) for n in names}
+        )
+    return list(trees)
+
+
+def as_floats(values: Collection[float | Tensor]) -> list[float]:
+    """Numbers and one-element tensors as numbers, read back from their device in one go."""
+    tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
+    if values and len(tensors) == len(values):
+        numbers: list[float] = torch.stack(tensors).tolist()
+        return numbers
+    return [float(value) for value in values]
+
+
+def describe(tree: Any) -> str:
+    """A tree in a few words, for messages: ``(float32[8, 3], int64[8])``."""
+    if isinstance(tree, Tensor):
+        return f"{str(tree.dtype).removeprefix('torch.')}{list(tree.shape)}"
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        inside = ", ".join(describe(item) for item in tree)
+        return f"[{inside}]" if isinstance(tree, list) else f"({inside})"
+    return type(tree).__name__
+
+
+def _rebuild_sequence(tree: Any, items: list[Any]) -> Any:
+    if hasattr(tree, "_fields"):  # a named tuple takes its fields one by one
+        return type(tree)(*items)
+    return type(tree)(items)
+
+
+def _rebuild_mapping(tree: Any, items: dict[Any, Any]) -> Any:
+    return items if type(tree) is dict else type(tree)(items)
