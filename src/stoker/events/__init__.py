@@ -1,0 +1,24 @@
+"""Numbers of a run: one store they are put into, and writers that carry them out."""
+
+from stoker.events.console import Console
+from stoker.events.csv import Csv
+from stoker.events.history import History
+from stoker.events.jsonl import JsonLines, read_json_lines
+from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
+from stoker.events.tensorboard import TensorBoard
+from stoker.events.writer import Where, Writer
+
+__all__ = [
+    "Console",
+    "Csv",
+    "Cursor",
+    "EventStorage",
+    "History",
+    "JsonLines",
+    "Row",
+    "TensorBoard",
+    "Where",
+    "Writer",
+    "get_event_storage",
+    "read_json_lines",
+]

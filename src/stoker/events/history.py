@@ -1,0 +1,52 @@
+"""`History`: what `fit` returns."""
+
+from typing import Any, Literal
+
+from stoker.events.console import number
+
+
+class History(list[dict[str, float]]):
+    """One dict of results per epoch; prints as a table.
+
+    >>> history = History([{"epoch": 1, "val/loss": 0.5}, {"epoch": 2, "val/loss": 0.25}])
+    >>> history["val/loss"]
+    [0.5, 0.25]
+    >>> history.best("val/loss", "min")["epoch"]
+    2
+    """
+
+    stop_reason: str | None = None
+    """Why the run ended before its limit, None where it did not."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """An epoch by number, or the series of a name over the epochs that have it."""
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in self.names:
+            raise KeyError(f"no epoch has {key!r}; there is {', '.join(self.names) or 'nothing'}")
+        return [row[key] for row in self if key in row]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the results, in the order they first appear."""
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def best(self, name: str, mode: Literal["min", "max"]) -> dict[str, float]:
+        """The epoch in which ``name`` is smallest, or largest with ``mode="max"``."""
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode is 'min' or 'max', got {mode!r}")
+        self[name]  # an unknown name is an error that lists what there is
+        pick = max if mode == "max" else min
+        return pick((row for row in self if name in row), key=lambda row: row[name])
+
+    def __str__(self) -> str:
+        cells = [self.names] + [[_cell(name, row.get(name)) for name in self.names] for row in self]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(self.names))]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+        return "\n".join(lines) if self else "(no epoch was trained)"
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else number(name, value)

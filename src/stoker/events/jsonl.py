@@ -1,0 +1,70 @@
+"""Metrics as JSON lines: one object per line, appended, whole up to the last line after a kill."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import IO
+
+from stoker.events.storage import Row
+from stoker.events.writer import Where, Writer
+
+
+class JsonLines(Writer):
+    """Appends to ``metrics.jsonl``.
+
+    Each line has ``step``, ``epoch``, ``samples`` and ``time`` (seconds since 1970) and the
+    numbers of that step. What is no number in JSON is written as a string: ``"NaN"``,
+    ``"Infinity"``, ``"-Infinity"``.
+    """
+
+    file = "metrics.jsonl"
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        super().__init__(path)
+        self._file: IO[str] | None = None
+
+    def open(self, path: Path) -> None:
+        """Open for appending; a last line that a kill left torn is cut off."""
+        _cut_torn_line(path)
+        self._file = path.open("a", encoding="utf-8", newline="\n")
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """One line per row, handed to the operating system before it returns."""
+        assert self._file is not None
+        now = round(time.time(), 3)
+        for row in rows:
+            head = {"step": row.step, "epoch": where.epoch, "samples": where.samples, "time": now}
+            scalars = {name: _json_number(value) for name, value in row.scalars.items()}
+            self._file.write(json.dumps(head | scalars) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_json_lines(path: str | Path) -> list[dict[str, float]]:
+    """The rows of a ``metrics.jsonl``; a torn last line is left out."""
+    rows = []
+    for line in Path(path).read_text(encoding="utf-8").split("\n")[:-1]:
+        row = json.loads(line)
+        rows.append({name: float(v) if isinstance(v, str) else v for name, v in row.items()})
+    return rows
+
+
+def _json_number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        whole = file.read()
+        if whole and not whole.endswith(b"\n"):
+            file.truncate(whole.rfind(b"\n") + 1)

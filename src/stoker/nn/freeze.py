@@ -1,0 +1,77 @@
+"""`LayerFreezer`: which layers learn."""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from torch import nn
+
+from stoker.errors import did_you_mean
+
+Status: TypeAlias = Literal["frozen", "unfrozen"]
+
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class LayerFreezer:
+    """Freezes and thaws the top-level layers of a model, by name, by index or by slice.
+
+    >>> freezer = LayerFreezer(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)))
+    >>> freezer.set_slice(-1)           # all but the last
+    >>> freezer.show_frozen_layers()
+    ['0']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._layers = dict(model.named_children())
+
+    def by_names(self, names: Iterable[str], freeze: bool = True) -> None:
+        """Freeze the layers of these names; a dotted name reaches inside: ``"encoder.0"``."""
+        for layer in [self._named(name) for name in names]:
+            layer.requires_grad_(not freeze)
+
+    def by_idx(self, indices: Iterable[int], freeze: bool = True) -> None:
+        """Freeze layers by position; negative positions count from the end."""
+        for layer in [self._at(index) for index in indices]:
+            layer.requires_grad_(not freeze)
+
+    def set_slice(self, index: int | slice, freeze: bool = True) -> None:
+        """Freeze the layers before ``index`` (-1: all but the last), or those of a slice."""
+        part = index if isinstance(index, slice) else slice(index)
+        for layer in list(self._layers.values())[part]:
+            layer.requires_grad_(not freeze)
+
+    def set_all(self, freeze: bool = True) -> None:
+        """Freeze every parameter of the model."""
+        self.model.requires_grad_(not freeze)
+
+    def status(self, layer: str | int) -> list[Status]:
+        """For each parameter of a layer whether it is frozen."""
+        module = self._named(layer) if isinstance(layer, str) else self._at(layer)
+        return ["unfrozen" if p.requires_grad else "frozen" for p in module.parameters()]
+
+    def show_frozen_layers(self) -> list[str]:
+        """The names of the top-level layers that have a frozen parameter."""
+        return [name for name in self._layers if "frozen" in self.status(name)]
+
+    def freeze_bn(self, freeze: bool = True) -> None:
+        """Put every batch norm into evaluation mode: its running statistics stay as they are."""
+        for module in self.model.modules():
+            if isinstance(module, _BATCH_NORMS):
+                module.train(not freeze)
+
+    def _named(self, name: str) -> nn.Module:
+        modules = dict(self.model.named_modules())
+        if not name or name not in modules:
+            raise ValueError(
+                f"the model has no layer named {name!r}{did_you_mean(name, modules)} "
+                f"(top-level layers: {', '.join(self._layers)})"
+            )
+        layer: nn.Module = modules[name]
+        return layer
+
+    def _at(self, index: int) -> nn.Module:
+        layers = list(self._layers.values())
+        if not -len(layers) <= index < len(layers):
+            raise ValueError(f"the model has {len(layers)} layers, there is none at {index}")
+        return layers[index]
