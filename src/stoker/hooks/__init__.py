@@ -1,0 +1,57 @@
+"""Hooks: code at named points of a run. `default` lists those a new trainer has."""
+
+from stoker.events import JsonLines
+from stoker.hooks.hook import POINTS, Hook, Priority
+from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
+from stoker.hooks.periodic import Periodic
+from stoker.hooks.progress import Progress
+from stoker.hooks.stop import EarlyStopping, NaNGuard
+from stoker.hooks.timing import Memory, Throughput, Timing
+from stoker.hooks.tools import Callback, Profiler
+from stoker.hooks.weights import EMA, FreezeLayers, KeepBest, Plateau, SaveWeights
+from stoker.hooks.write import LogFile, Write
+
+__all__ = [
+    "EMA",
+    "LR",
+    "POINTS",
+    "Callback",
+    "EarlyStopping",
+    "FreezeLayers",
+    "GradNorm",
+    "Hook",
+    "KeepBest",
+    "LogFile",
+    "Loss",
+    "Memory",
+    "Metrics",
+    "NaNGuard",
+    "Periodic",
+    "Plateau",
+    "Priority",
+    "Profiler",
+    "Progress",
+    "SaveWeights",
+    "Throughput",
+    "Timing",
+    "Write",
+    "default",
+]
+
+
+def default(*, log_every: int = 50, progress: bool = True) -> list[Hook]:
+    """What a trainer has that was given no hooks.
+
+    Loss, learning rate and timing, a progress bar, and for a run with a folder ``metrics.jsonl``,
+    ``log.txt`` and the final weights. Add to it: ``hooks=[*hooks.default(), Mine()]``.
+    """
+    bar: list[Hook] = [Progress()] if progress else []
+    return [
+        Loss(window=log_every),
+        LR(),
+        Timing(),
+        *bar,
+        Write(JsonLines(), every=log_every, optional=True),
+        LogFile(),
+        SaveWeights(optional=True),
+    ]

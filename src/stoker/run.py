@@ -1,0 +1,280 @@
+"""`Run`: counters, limits and the step in hand."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from stoker.data import Feed
+from stoker.engine import Engine
+from stoker.errors import did_you_mean
+from stoker.events import EventStorage
+from stoker.folder import RunFolder
+from stoker.tree import batch_size
+from stoker.types import Batch, Output, Scalar
+
+Task: TypeAlias = Literal["fit", "evaluate", "predict"]
+Wish: TypeAlias = Literal["evaluate", "log", "save", "end_epoch"]
+
+_IN_HAND = ("batches", "loss", "outputs", "sizes")
+
+
+class Run:
+    """What hooks see of a run.
+
+    Counters (in ``after_step`` and ``after_epoch`` they are already advanced):
+        step: finished updates. A step is an update; micro-batches are inside a step.
+        epoch: finished epochs.
+        epoch_in_hand: the number of the epoch in progress, or of the last one, counted from 1.
+        samples: samples that went by, those of steps that were skipped included.
+
+    The step in hand (from ``before_step`` to the end of ``after_step``, and likewise in
+    validation and prediction; reading it elsewhere is an `AttributeError`):
+        batches: its micro-batches.
+        sizes: the samples in each.
+        outputs: an `Output` for each micro-batch that went forward.
+        loss: the mean loss over the samples of the step, detached; None where there is none.
+
+    Results:
+        metrics: the results of this epoch by name, such as ``val/accuracy``, as far as known.
+        events: the event storage; `record` puts a result into both.
+        error: what ended the run, None while all is well.
+
+    What is going on:
+        task: "fit", "evaluate" or "predict".
+        feed: the data that is being read.
+        steps_per_epoch, total_steps: None where a loader without length leaves them unknown.
+        updated: whether the step in hand has changed the parameters.
+        checked: whether the first output of this fit has been looked at.
+        val_names: the validation loaders: ("val",), ("val/<name>", …) where they have names, or ().
+        val_name: the one at work, or the last that was.
+    """
+
+    __slots__ = (
+        "_folder",
+        "batches",
+        "calls",
+        "checked",
+        "engine",
+        "epoch",
+        "epoch_in_hand",
+        "error",
+        "events",
+        "feed",
+        "fire",
+        "max_epochs",
+        "max_steps",
+        "metrics",
+        "outputs",
+        "samples",
+        "sizes",
+        "skip_reason",
+        "step",
+        "steps_per_epoch",
+        "stop_reason",
+        "task",
+        "updated",
+        "val_name",
+        "val_names",
+        "wishes",
+    )
+
+    def __init__(self, engine: Engine, folder: RunFolder | None = None) -> None:
+        self.engine = engine
+        self.events = EventStorage()
+        self.fire: Callable[[str], None] = _nobody_listens
+        self.calls: Mapping[str, Collection[object]] = defaultdict(tuple)
+        self.step = 0
+        self.epoch = 0
+        self.epoch_in_hand = 0
+        self.samples = 0
+        self.max_epochs: int | None = None
+        self.max_steps: int | None = None
+        self.steps_per_epoch: int | None = None
+        self.feed: Feed | None = None
+        self.metrics: dict[str, float] = {}
+        self.val_name = "val"
+        self.val_names: tuple[str, ...] = ()
+        self.task: Task = "fit"
+        self.updated = False
+        self.checked = False
+        self.stop_reason: str | None = None
+        self.skip_reason: str | None = None
+        self.error: BaseException | None = None
+        self.batches: Sequence[Batch]
+        self.sizes: list[int]
+        self.outputs: list[Output]
+        self.wishes: set[str] = set()
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _IN_HAND:
+            raise AttributeError(
+                f"run.{name} belongs to the step in hand and there is none: it exists from "
+                "before_step (outputs and loss: from the forward pass) to the end of after_step"
+            )
+        raise AttributeError(f"a run has no {name!r}{did_you_mean(name, self.__slots__)}")
+
+    # What hooks may do
+
+    def stop(self, reason: str) -> None:
+        """End the run after the step in hand. The first reason given is kept."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+    def ask(self, wish: Wish) -> None:
+        """Have something done after the step in hand: "evaluate", "log", "save", "end_epoch"."""
+        if wish not in get_args(Wish):
+            near = did_you_mean(str(wish), get_args(Wish))
+            raise ValueError(f"a run cannot be asked to {wish!r}{near} (it takes {get_args(Wish)})")
+        self.wishes.add(wish)
+
+    def asked(self, wish: Wish) -> bool:
+        """Whether someone has asked for it since the last step."""
+        return wish in self.wishes
+
+    def skip_update(self, reason: str) -> None:
+        """From ``before_update``: leave out the update, which then does not count as a step."""
+        self.skip_reason = reason
+
+    def record(self, name: str, value: Scalar) -> None:
+        """Keep a result: visible in `metrics`, carried out by every writer."""
+        self.metrics[name] = float(value)
+        self.events.put_scalar(name, value, smoothing_hint=False)
+
+    # What hooks may ask
+
+    @property
+    def loss(self) -> Tensor | None:
+        """The mean loss over the samples of the step in hand, detached."""
+        outputs = self.outputs
+        if not outputs:
+            raise AttributeError
+        if len(outputs) == 1:
+            loss = outputs[0].loss
+            return None if loss is None else loss.detach()
+        pairs = [(o.loss.detach(), o.weight or 0.0) for o in outputs if o.loss is not None]
+        if not pairs:
+            return None
+        weights = sum(weight for _, weight in pairs) or 1.0
+        return torch.stack([loss * (weight / weights) for loss, weight in pairs]).sum()
+
+    @property
+    def dir(self) -> Path | None:
+        """The run folder, None for a run without one. Whoever writes into it first makes it."""
+        return self._folder.path if self._folder is not None else None
+
+    @property
+    def done(self) -> bool:
+        """Whether no further step will be made."""
+        return self.stop_reason is not None or self.limit_reached
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether all epochs or steps asked for are finished."""
+        if self.max_steps is not None and self.step >= self.max_steps:
+            return True
+        return self.max_epochs is not None and self.epoch >= self.max_epochs
+
+    @property
+    def leaves_epoch(self) -> bool:
+        """Whether the step in hand is the last of its epoch, whatever data there may be."""
+        return (
+            self.stop_reason is not None
+            or self.step == self.max_steps
+            or "end_epoch" in self.wishes
+        )
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many updates the run will have at its end, None where that is not known."""
+        limits = [] if self.max_steps is None else [self.max_steps]
+        if self.max_epochs is not None and self.steps_per_epoch is not None:
+            limits.append(self.max_epochs * self.steps_per_epoch)
+        return min(limits, default=None)
+
+    def where(self) -> str:
+        """The place in the run, as people are told it: what is finished."""
+        of = f" of {self.max_epochs}" if self.max_epochs is not None else ""
+        return f"step {self.step} ({self.epoch}{of} epochs finished)"
+
+    # What the loop does
+
+    def begin(self, task: Task) -> None:
+        """A task begins: what the last one left is forgotten, and the folder has its name."""
+        self.task, self.error, self.stop_reason = task, None, None
+        self.checked = False
+        if self._folder is not None:
+            self._folder.choose()
+
+    def begin_epoch(self, feed: Feed) -> None:
+        """Take up a pass over the training data; results are those of this epoch."""
+        self.feed, self.metrics, self.epoch_in_hand = feed, {}, self.epoch + 1
+
+    def end_epoch(self) -> bool:
+        """Let go of the last step, and count the epoch if it was whole; whether it was."""
+        assert self.feed is not None
+        whole = self.feed.exhausted or "end_epoch" in self.wishes
+        self.drop_step()
+        self.epoch += whole
+        return whole
+
+    def begin_step(self, batches: Sequence[Batch]) -> None:
+        """Take a step in hand."""
+        self.batches = batches
+        self.sizes = [batch_size(batch) for batch in batches]
+        self.outputs = []
+
+    def add_output(self, output: Output) -> None:
+        """Add the output of a micro-batch, which weighs its samples unless it says otherwise."""
+        outputs = self.outputs
+        if output.weight is None:
+            output.weight = self.sizes[len(outputs)]
+        else:
+            output.weight = float(output.weight)
+        outputs.append(output)
+
+    def count_step(self) -> None:
+        """Count the step in hand, if it changed the parameters, and its samples."""
+        if self.updated:
+            self.step += 1
+        self.events.step = self.step
+        sizes = self.sizes
+        self.samples += sizes[0] if len(sizes) == 1 else sum(sizes)
+
+    def end_step(self) -> None:
+        """Let go of the step in hand, and of its tensors."""
+        del self.batches, self.sizes, self.outputs
+        self.skip_reason = None
+        if self.wishes:
+            self.wishes.clear()
+
+    def drop_step(self) -> None:
+        """The same for a step that was left before its end, if there is one."""
+        for name in ("batches", "sizes", "outputs"):
+            if hasattr(self, name):
+                delattr(self, name)
+        self.skip_reason = None
+        self.wishes.clear()
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Within it, another step may be taken in hand; afterwards this one is there again."""
+        names = ("batches", "sizes", "outputs", "feed", "skip_reason")
+        kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        wishes, self.wishes = self.wishes, set()
+        try:
+            yield
+        finally:
+            self.drop_step()
+            for name, value in kept.items():
+                setattr(self, name, value)
+            self.wishes = wishes
+
+
+def _nobody_listens(point: str) -> None:
+    """Before hooks are attached."""
