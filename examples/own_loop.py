@@ -1,0 +1,70 @@
+"""Your own loop, with an `Engine` and nothing else of Stoker.
+
+    python examples/own_loop.py
+    python examples/own_loop.py --precision bf16
+
+The engine has PyTorch's own calls. Device, precision, clipping and the learning rate are its
+business, so that the loop stays the one you would write anyway.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_model
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker import Engine
+from stoker.nn import lr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Your own training loop around an Engine.")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+    parser.add_argument("--run-dir", type=Path, default=Path("runs/own_loop"))
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    data = load_digits()
+    images = torch.tensor(data.data, dtype=torch.float32) / 16
+    labels = torch.tensor(data.target)
+    order = torch.randperm(len(labels))
+    train, held_out = order[:-360], order[-360:]
+    loader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=32, shuffle=True)
+
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    engine = Engine(
+        model,
+        optimizer,
+        nn.CrossEntropyLoss(),
+        lr_scheduler=lr.cosine(optimizer, args.epochs * len(loader)),
+        precision=args.precision,
+        clip_norm=1.0,
+    )
+
+    for epoch in range(1, args.epochs + 1):
+        engine.train()
+        total = torch.zeros((), device=engine.device)
+        for x, y in loader:
+            engine.zero_grad()
+            loss = engine.criterion(engine(x), y)
+            engine.backward(loss)
+            engine.step()  # clip, optimizer, learning rate
+            total += loss.detach() * len(x)
+        engine.eval()
+        with torch.no_grad():
+            guesses = engine(images[held_out]).argmax(1).cpu()
+        accuracy = (guesses == labels[held_out]).float().mean()
+        print(f"epoch {epoch}  loss {total / len(train):.4f}  held-out accuracy {accuracy:.1%}")
+
+    args.run_dir.mkdir(parents=True, exist_ok=True)
+    save_model(model, str(args.run_dir / "model.safetensors"))
+    print(f"the weights are in {args.run_dir / 'model.safetensors'}")
+
+
+if __name__ == "__main__":
+    main()
