@@ -1,0 +1,253 @@
+"""The pages are true: their code runs, their links lead somewhere, the names they use exist.
+
+A fence says what is checked:
+
+    ```python                   runs, joined with the other blocks of its page
+    ```python skip: reason      does not run, and says why
+    ```python from path         lines of that file, in its order
+    ```text                     right after a python block: exactly what that block prints
+    ```text numbers vary        the same, but decimal fractions are compared only by their place
+    ```text from path           lines of that file, in its order
+"""
+
+import contextlib
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+import torch
+
+import stoker
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+SKIPPED = 0  # how many blocks do not run; each says why on its fence
+
+a_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+any_page = pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+
+
+@dataclass
+class Block:
+    """A fenced block: what its fence says, where its first line is, and its text."""
+
+    info: str
+    line: int
+    text: str
+    follows_python: bool
+
+    @property
+    def runs(self) -> bool:
+        return self.info == "python"
+
+    @property
+    def source(self) -> str | None:
+        match = re.fullmatch(r"(?:python|text) from (\S+)", self.info)
+        return match[1] if match else None
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    last_end = -2
+    lines = page.read_text(encoding="utf-8").splitlines()
+    at = 0
+    while at < len(lines):
+        if lines[at].startswith("```"):
+            end = next(i for i in range(at + 1, len(lines)) if lines[i] == "```")
+            near = all(not line.strip() for line in lines[last_end + 1 : at])
+            text = "\n".join(lines[at + 1 : end])
+            after = bool(found) and found[-1].runs and near
+            found.append(Block(lines[at][3:].strip(), at + 2, text, after))
+            last_end = at = end
+        at += 1
+    return found
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def printed_by(page: Path) -> Iterator[tuple[Block, str]]:
+    """Run the page as one program; each block with what it printed."""
+    name = page.relative_to(ROOT)
+    program: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.runs:
+            code = compile("\n" * (block.line - 1) + block.text, str(name), "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(code, program)
+            yield block, out.getvalue()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny models are slow on several threads when other tests run beside this one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@a_page
+@pytest.mark.usefixtures("one_thread")
+def test_every_page_runs_and_prints_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
+        torch.manual_seed(0)
+        printed = {block.line: out for block, out in printed_by(page)}
+    last = ""
+    for block in blocks(page):
+        if block.runs:
+            last = printed[block.line]
+        elif block.follows_python and block.info == "text":
+            assert _trimmed(block.text) == _trimmed(last), f"{page.name}:{block.line}"
+        elif block.follows_python and block.info == "text numbers vary":
+            assert _alike(block.text, last), f"{page.name}:{block.line} shows other than\n{last}"
+
+
+def _trimmed(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def _alike(shown: str, printed: str) -> bool:
+    """Whether two texts are the same but for their decimal fractions."""
+    word = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?|[^\s\d]+")
+    pairs = list(zip_longest(word.findall(shown), word.findall(printed)))
+    return len(shown.splitlines()) == len(printed.splitlines()) and all(
+        one == other or (_is_number(one) and _is_number(other) and "." in one + other)
+        for one, other in pairs
+    )
+
+
+def _is_number(word: str | None) -> bool:
+    return word is not None and word.lstrip("+-")[:1].isdigit()
+
+
+def test_no_block_is_skipped_beyond_those_we_know_of() -> None:
+    skipped = [
+        f"{page.name}:{block.line} {block.info}"
+        for page in ALL_PAGES
+        for block in blocks(page)
+        if block.info.startswith("python skip:")
+    ]
+    assert len(skipped) == SKIPPED, "\n".join(skipped)
+
+
+@any_page
+def test_fences_say_something_that_is_understood(page: Path) -> None:
+    known = r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv"
+    for block in blocks(page):
+        assert re.fullmatch(known, block.info), f"{page.name}:{block.line - 1}"
+        if block.info in ("text", "text numbers vary"):
+            assert block.follows_python, f"{page.name}:{block.line} shows what no block prints"
+
+
+@any_page
+def test_excerpts_are_lines_of_the_file_they_name(page: Path) -> None:
+    for block in blocks(page):
+        if block.source is not None:
+            lines = iter((ROOT / block.source).read_text("utf-8").splitlines())
+            there = [line.strip() for line in lines]
+            position = 0
+            for line in filter(None, (line.strip() for line in block.text.splitlines())):
+                assert line in there[position:], f"{block.source} has no longer: {line}"
+                position = there.index(line, position) + 1
+
+
+@any_page
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in _anchors(there), f"{page.name} links to {target}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings}
+
+
+@any_page
+def test_every_file_it_names_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    folders = r"\b(?:src|docs|examples|tests|benchmarks)/[\w./-]*\w"
+    named = set(re.findall(folders, text)) | set(
+        re.findall(r"`((?:\w+\.(?:py|md|toml))|constraints\.txt|Makefile|LICENSE)`", text)
+    )
+    missing = [name for name in sorted(named) if not _exists(name, page)]
+    assert not missing
+
+
+def _exists(name: str, page: Path) -> bool:
+    places = (ROOT, ROOT / "examples", ROOT / "src" / "stoker", page.parent)
+    return any((place / name).exists() for place in places)
+
+
+PUBLIC = {
+    "hooks": stoker.hooks,
+    "events": stoker.events,
+    "metrics": stoker.metrics,
+    "stoker": stoker,
+    "run": stoker.Run,
+    "trainer": stoker.Trainer,
+    "Priority": stoker.Priority,
+}
+FILES = {"jsonl", "csv", "py", "md"}
+
+
+@any_page
+def test_every_public_name_in_prose_exists(page: Path) -> None:
+    for owner, name in re.findall(rf"(?<![\w./])({'|'.join(PUBLIC)})\.([A-Za-z]\w*)", prose(page)):
+        assert name in FILES or hasattr(PUBLIC[owner], name), f"{page.name}: {owner}.{name}"
+
+
+def test_the_engine_has_every_attribute_the_pages_name() -> None:
+    engine = stoker.Engine(torch.nn.Linear(1, 1))
+    for page in ALL_PAGES:
+        for name in re.findall(r"(?<![\w./])engine\.([a-z]\w*)", prose(page)):
+            assert name in FILES or hasattr(engine, name), f"{page.name}: engine.{name}"
+
+
+def hook_table() -> dict[str, tuple[str, str]]:
+    """The rows of the table of built-in hooks: what each does, and its main arguments."""
+    _, _, section = prose(ROOT / "docs" / "loop-and-hooks.md").partition(
+        "## The hooks that come with it"
+    )
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) ?\|$", section, flags=re.MULTILINE)
+    return {name: (does, arguments) for name, does, arguments in rows}
+
+
+def test_the_table_of_hooks_lists_every_hook() -> None:
+    public = {name: getattr(stoker.hooks, name) for name in stoker.hooks.__all__}
+    classes = {n for n, v in public.items() if isinstance(v, type) and issubclass(v, stoker.Hook)}
+    assert set(hook_table()) == classes - {"Hook"}
+
+
+@pytest.mark.parametrize("name", sorted(hook_table()))
+def test_the_arguments_in_the_table_of_hooks_are_real(name: str) -> None:
+    parameters = inspect.signature(getattr(stoker.hooks, name)).parameters
+    for argument in re.findall(r"`([^`]+)`", hook_table()[name][1]):
+        key, _, default = argument.partition("=")
+        assert key in parameters
+        real = parameters[key].default
+        real = int(real) if isinstance(real, stoker.Priority) else real
+        assert default == ("" if real is inspect.Parameter.empty else repr(real))
+
+
+def test_the_points_of_the_loop_are_all_in_the_picture() -> None:
+    for page in (ROOT / "README.md", ROOT / "docs" / "loop-and-hooks.md"):
+        text = page.read_text("utf-8")
+        assert [point for point in stoker.hooks.POINTS if point not in text] == []
