@@ -1,0 +1,166 @@
+"""Microseconds per step that Stoker adds to the loop you would write yourself.
+
+A tiny model (an MLP of 8-16-4, batch 8), so that the loop's own cost shows. Every variant runs in
+the same process on one core, in interleaved rounds; the start of a fit is counted in. Two figures:
+the first quartile of a variant's rounds less that of the plain loop's, which other work on the
+machine disturbs least, and the median of the differences round by round. The plain loop against
+itself is the noise.
+
+    python benchmarks/overhead.py [--rounds 12] [--steps 4000]
+"""
+
+import argparse
+import io
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker import Engine, Hook, Trainer, hooks
+
+BATCH = 8
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def plain(data: object) -> float:
+    model, optimizer = model_and_optimizer()
+    criterion = nn.CrossEntropyLoss()
+    model.train()
+    began = time.perf_counter()
+    for x, y in data:  # type: ignore[attr-defined]
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+    return time.perf_counter() - began
+
+
+def own_loop(data: object) -> float:
+    model, optimizer = model_and_optimizer()
+    engine = Engine(model, optimizer, nn.CrossEntropyLoss())
+    engine.train()
+    began = time.perf_counter()
+    for x, y in data:  # type: ignore[attr-defined]
+        engine.zero_grad()
+        loss = engine.criterion(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+    return time.perf_counter() - began
+
+
+def stoker(
+    make_hooks: Callable[[], list[Hook]], *, folder: bool = False
+) -> Callable[[object], float]:
+    def run(data: object) -> float:
+        model, optimizer = model_and_optimizer()
+        engine = Engine(model, optimizer, nn.CrossEntropyLoss())
+        with tempfile.TemporaryDirectory() as path:
+            run_dir = os.path.join(path, "run") if folder else None
+            trainer = Trainer(engine, make_hooks(), run_dir=run_dir)
+            began = time.perf_counter()
+            trainer.fit(data, epochs=1)  # type: ignore[arg-type]
+            return time.perf_counter() - began
+
+    return run
+
+
+class Idle(Hook):
+    """Overrides nothing that a step fires."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"idle{number}"
+
+    def before_predict(self, run: object) -> None:
+        pass
+
+
+class Terminal(io.StringIO):
+    """A terminal that nobody looks at, so that the bar is drawn."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+VARIANTS: dict[str, Callable[[object], float]] = {
+    "plain loop again (noise)": plain,
+    "own loop with an Engine": own_loop,
+    "Trainer, nothing on": stoker(list),
+    "Trainer, 100 idle hooks": stoker(lambda: [Idle(n) for n in range(100)]),
+    "Trainer, defaults": stoker(hooks.default),
+    "Trainer, defaults and run folder": stoker(hooks.default, folder=True),
+    "… and accuracy on every step": stoker(
+        lambda: [*hooks.default(), hooks.Metrics("accuracy", on="both")], folder=True
+    ),
+}
+
+
+def fast_quarter(values: list[float]) -> float:
+    """The first quartile: what a round takes when the machine leaves it alone."""
+    return statistics.quantiles(values, n=4)[0]
+
+
+def measure(name: str, data: object, rounds: int, steps: int) -> None:
+    print(f"\n{name}: µs per step over the plain loop ({rounds} rounds of {steps} steps)")
+    print(f"  {'':36}{'quartile':>10}{'median':>10}")
+    took: dict[str, list[float]] = {"": [], **{variant: [] for variant in VARIANTS}}
+    for round_number in range(rounds + 2):
+        for variant, run in {"": plain, **VARIANTS}.items():
+            microseconds = run(data) / steps * 1e6
+            if round_number >= 2:  # the first two warm up
+                took[variant].append(microseconds)
+    base = took.pop("")
+    print(f"  {'plain loop, in all':36}{fast_quarter(base):10.1f}{statistics.median(base):10.1f}")
+    for variant, values in took.items():
+        quartile = fast_quarter(values) - fast_quarter(base)
+        median = statistics.median(v - b for v, b in zip(values, base, strict=True))
+        print(f"  {variant:36}{quartile:+10.1f}{median:+10.1f}")
+
+
+def import_time() -> None:
+    script = (
+        "import time, torch; b = time.perf_counter(); import stoker; print(time.perf_counter() - b)"
+    )
+    kept = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+    def took() -> float:
+        return float(subprocess.check_output([sys.executable, "-c", script], env=kept))
+
+    best = min(took() for _ in range(6)) * 1000  # the first may have to compile
+    print(f"\nimport stoker after import torch: {best:.0f} ms (best of 6)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=4000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    x = torch.randn(options.steps * BATCH, 8)
+    y = torch.randint(0, 4, (options.steps * BATCH,))
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+    terminal, sys.stderr = sys.stderr, Terminal()
+    try:
+        measure("A list of ready batches", batches, options.rounds, options.steps)
+        measure("A DataLoader", loader, options.rounds, options.steps)
+    finally:
+        sys.stderr = terminal
+    import_time()
+
+
+if __name__ == "__main__":
+    main()
