@@ -97,12 +97,7 @@ class Step:
         moves = engine.lr_moves
         if self.update(engine) is False:
             return False
-        still = engine.lr_moves == moves  # an update by engine.step() has moved the rate already
-        if (
-            engine.lr_step == "step"
-            and still
-            and (engine.lr_schedulers or "adjust_lr" in self.owns)
-        ):
+        if engine.lr_step == "step" and engine.lr_moves == moves:  # engine.step() moves it itself
             self.adjust_lr(engine, run)
         return True
 
