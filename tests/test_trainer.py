@@ -1113,3 +1113,14 @@ def test_two_trainers_in_two_threads_do_not_disturb_each_other():
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+def test_a_run_in_which_every_update_is_skipped_ends_and_says_why():
+    class Never(Step):
+        def update(self, engine):
+            return False
+
+    run = Trainer(engine(), [], step=Never())
+    history = run.fit(batches(4), max_steps=3)
+    assert history.stop_reason == "100 epochs in a row went by without one update"
+    assert run.run.step == 0

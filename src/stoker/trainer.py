@@ -30,6 +30,8 @@ from stoker.types import Batch, Output
 
 _log = get_logger()
 
+_IDLE_EPOCHS = 100
+
 
 class Trainer:
     """Runs an engine over data and fires hook points; `stoker.hooks.Hook` shows their order.
@@ -131,8 +133,13 @@ class Trainer:
         self._check_fit()
         trial = self._trial() if fast_dev_run else nullcontext(self.history)
         with trial as history, self._running("fit") as hooks, self._training(hooks):
+            idle = 0
             while not run.done:
+                before = run.step
                 self._train_epoch(feed, val_feeds, every)
+                idle = idle + 1 if run.step == before else 0
+                if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
+                    run.stop(f"{idle} epochs in a row went by without one update")
         return history
 
     def _train_epoch(self, feed: Feed, val_feeds: dict[str, Feed], every: Every | None) -> None:
