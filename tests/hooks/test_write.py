@@ -314,3 +314,17 @@ def test_messages_stay_whole_above_the_bar(monkeypatch):
     with on_a_terminal(monkeypatch) as terminal:
         trainer(hooks.Progress(refresh=0.0), speak).fit(batches(), epochs=1)
     assert all(f"message at {number}" in terminal.text for number in range(1, 6))
+
+
+def test_a_step_that_fails_leaves_no_row(tmp_path):
+    class Breaks(Talks):
+        def forward(self, x):
+            out = super().forward(x)
+            if self.calls == 3:
+                raise RuntimeError("broken")
+            return out
+
+    run = Trainer(engine(Breaks()), [hooks.Write(JsonLines(), every=1)], run_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="broken"):
+        run.fit(batches(), epochs=1)
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]

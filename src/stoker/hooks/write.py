@@ -80,6 +80,7 @@ class Write(Periodic):
     def act(self, run: Run) -> None:
         """Carry out what came since the last time."""
         rows = run.events.unread(self._cursor)
+        rows = [row for row in rows if row.step <= run.step]  # a step that failed is none
         if not rows or not dist.is_main():
             return
         for writer in self.writers:
