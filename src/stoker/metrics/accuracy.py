@@ -40,8 +40,8 @@ class Accuracy:
 
     def reset(self) -> None:
         """Forget all updates."""
-        self._correct = 0
-        self._total = 0
+        self._correct: Tensor | int = 0
+        self._total: Tensor | int = 0
         self._waiting: list[tuple[Tensor, Tensor | None]] = []
         self._elements = 0
 
@@ -61,13 +61,13 @@ class Accuracy:
     def compute(self) -> float:
         """Hits over samples, of all processes; NaN where there are no samples."""
         self._count()
-        correct, total = dist.all_sum(self._correct, self._total)
+        correct, total = dist.all_sum(int(self._correct), int(self._total))
         return correct / total if total else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
         """The two counts."""
         self._count()
-        return {"correct": self._correct, "total": self._total}
+        return {"correct": int(self._correct), "total": int(self._total)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
@@ -75,17 +75,17 @@ class Accuracy:
         self._correct, self._total = state["correct"], state["total"]
 
     def _count(self) -> None:
-        """Add up what waits; whole numbers, so it does not matter when."""
+        """Add up what waits, on its device; whole numbers, so it does not matter when."""
         if not self._waiting:
             return
         hits = torch.cat([hits.flatten() for hits, _ in self._waiting])
         if self.ignore_index is None:
-            self._total += hits.numel()
+            self._total = self._total + hits.numel()
         else:
             counted = torch.cat([c.flatten() for _, c in self._waiting if c is not None])
             hits = hits & counted
-            self._total += int(counted.sum())
-        self._correct += int(hits.sum())
+            self._total = self._total + counted.sum()
+        self._correct = self._correct + hits.sum()
         self._waiting, self._elements = [], 0
 
     def _hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,9 @@
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
 from stoker import dist
 from stoker.tree import as_floats
 from stoker.types import Scalar
@@ -36,8 +39,8 @@ class Metric(Protocol):
 class Mean:
     """A mean over samples: ``update(value, weight)`` with the mean of a batch and its size.
 
-    Values may be tensors; they are read back from their device, many at once, and added up in
-    double precision. Without any update it is NaN.
+    Values may be tensors; they are added up on their device, in double precision where it has
+    that, and nothing is read back before `compute`. Without any update it is NaN.
     """
 
     def __init__(self) -> None:
@@ -45,7 +48,7 @@ class Mean:
 
     def reset(self) -> None:
         """Forget all updates."""
-        self._sum = 0.0
+        self._sum: Scalar = 0.0
         self._weight = 0.0
         self._values: list[Scalar] = []
         self._weights: list[float] = []
@@ -68,13 +71,14 @@ class Mean:
 
     def compute(self) -> float:
         """The mean over all samples of all processes."""
-        total, weight = dist.all_sum(*self._totals())
+        total, weight = self._totals()
+        total, weight = dist.all_sum(float(total), weight)
         return total / weight if weight else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
         """The sums and what is not added up yet, so that going on gives the same bits."""
         return {
-            "sum": self._sum,
+            "sum": float(self._sum),
             "weight": self._weight,
             "values": as_floats(self._values),
             "weights": list(self._weights),
@@ -85,7 +89,20 @@ class Mean:
         self._sum, self._weight = state["sum"], state["weight"]
         self._values, self._weights = list(state["values"]), list(state["weights"])
 
-    def _totals(self) -> tuple[float, float]:
-        pairs = zip(as_floats(self._values), self._weights, strict=True)
-        new = sum(value * weight for value, weight in pairs)
-        return self._sum + new, self._weight + sum(self._weights)
+    def _totals(self) -> tuple[Scalar, float]:
+        if not self._values:
+            return self._sum, self._weight
+        values = _as_one_tensor(self._values)
+        weights = torch.tensor(self._weights, dtype=values.dtype, device=values.device)
+        return self._sum + (values * weights).sum(), self._weight + sum(self._weights)
+
+
+def _as_one_tensor(values: list[Scalar]) -> Tensor:
+    """The values side by side on their device, in the same bits whether numbers or tensors."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    dtype = torch.float32 if device.type == "mps" else torch.float64  # MPS has no doubles
+    if len(tensors) == len(values) and all(value.ndim == 0 for value in tensors):
+        return torch.stack(tensors).to(dtype)
+    parts = [torch.as_tensor(value, dtype=dtype, device=device).reshape(()) for value in values]
+    return torch.stack(parts)
