@@ -3,13 +3,14 @@
 After a change that is meant: ``python tests/test_public_api.py`` writes the file anew.
 """
 
+import ast
 import inspect
 from pathlib import Path
 
 import stoker
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-MODULES = ["", "hooks", "metrics", "events", "data", "nn", "nn.lr"]
+MODULES = ["", "config", "hooks", "metrics", "events", "data", "nn", "nn.lr"]
 
 
 def surface() -> str:
@@ -63,6 +64,13 @@ def test_the_public_surface_is_the_one_written_down():
 def test_every_name_that_is_promised_exists():
     for module in (stoker, stoker.hooks, stoker.events, stoker.metrics, stoker.data, stoker.nn):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_what_type_checkers_see_is_what_there_is():
+    tree = ast.parse(Path(stoker.__file__).with_suffix(".pyi").read_text())
+    stubs = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    promised = {alias.asname for node in stubs for alias in node.names}
+    assert promised == {*stoker.__all__, "nn", "testing"}
 
 
 if __name__ == "__main__":

@@ -1,25 +1,40 @@
 """Stoker: a training framework for PyTorch.
 
 An `Engine` runs the model, a `Trainer` runs the loop, `Hook`s act at named points of it.
+
+Names are imported when they are first used, so that the command line answers without torch; the
+types of all of them are in ``__init__.pyi``.
 """
 
-from stoker import data, events, hooks, metrics
-from stoker import nn as nn  # not in __all__: a star import must not hide torch.nn
-from stoker.engine import Engine, PlainSchedule, Schedule
-from stoker.errors import NonFiniteError, StokerError
-from stoker.every import Every
-from stoker.hooks import Hook, Priority
-from stoker.metrics import Metric
-from stoker.parallel import Layout
-from stoker.run import Run
-from stoker.seed import seed_all
-from stoker.step import Step
-from stoker.trainer import Trainer
-from stoker.types import Output
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Engine": "engine",
+    "Every": "every",
+    "Hook": "hooks",
+    "Layout": "parallel",
+    "Metric": "metrics",
+    "CheckpointError": "errors",
+    "NonFiniteError": "errors",
+    "Preempted": "errors",
+    "Output": "types",
+    "PlainSchedule": "engine",
+    "Priority": "hooks",
+    "Run": "run",
+    "Schedule": "engine",
+    "Step": "step",
+    "StokerError": "errors",
+    "Trainer": "trainer",
+    "load_weights": "state",
+    "seed_all": "seed",
+}
+_MODULES = ("config", "data", "events", "hooks", "metrics")
+
 __all__ = [
+    "CheckpointError",
     "Engine",
     "Every",
     "Hook",
@@ -28,15 +43,33 @@ __all__ = [
     "NonFiniteError",
     "Output",
     "PlainSchedule",
+    "Preempted",
     "Priority",
     "Run",
     "Schedule",
     "Step",
     "StokerError",
     "Trainer",
+    "config",
     "data",
     "events",
     "hooks",
+    "load_weights",
     "metrics",
     "seed_all",
-]
+]  # without nn: a star import must not hide torch.nn
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"stoker.{_HOMES[name]}"), name)
+    elif name in (*_MODULES, "nn", "testing"):
+        value = import_module(f"stoker.{name}")
+    else:
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

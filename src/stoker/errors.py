@@ -3,7 +3,11 @@
 Mistakes in arguments are plain `ValueError` and `TypeError`. Beside them:
 
     StokerError
-    └── NonFiniteError      a loss or gradient is NaN or infinite
+    ├── NonFiniteError      a loss or gradient is NaN or infinite
+    └── CheckpointError     a checkpoint cannot be written or read
+
+    SystemExit
+    └── Preempted           the run was asked to end by a signal, and has saved itself
 """
 
 from collections.abc import Iterable
@@ -16,6 +20,17 @@ class StokerError(Exception):
 
 class NonFiniteError(StokerError, ArithmeticError):
     """A loss or a gradient is NaN or infinite."""
+
+
+class CheckpointError(StokerError):
+    """A checkpoint cannot be written or read, or its folder belongs to another run."""
+
+
+class Preempted(SystemExit):
+    """The run was asked to end by SIGTERM or SIGUSR1; the process leaves with 143."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

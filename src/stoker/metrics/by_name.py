@@ -15,9 +15,14 @@ def get(name: str, **arguments: Any) -> Metric:
     Lower-case names are Stoker's own, others are classes of torchmetrics; the arguments go to
     the class.
     """
+    made: Metric = kind_of(name)(**arguments)
+    return made
+
+
+def kind_of(name: str) -> Any:
+    """The class behind a name that `get` takes."""
     if name in _OWN:
-        made: Metric = _OWN[name](**arguments)
-        return made
+        return _OWN[name]
     classes = _torchmetrics()
     if name not in classes:
         known = [*_OWN, *classes]
@@ -25,8 +30,7 @@ def get(name: str, **arguments: Any) -> Metric:
             f"no metric is named {name!r}{did_you_mean(name, known)} "
             f"(stoker.metrics.available() lists all {len(known)})"
         )
-    metric: Metric = classes[name](**arguments)
-    return metric
+    return classes[name]
 
 
 def available() -> list[str]:

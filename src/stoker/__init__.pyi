@@ -1,0 +1,29 @@
+from stoker import config as config
+from stoker import data as data
+from stoker import events as events
+from stoker import hooks as hooks
+from stoker import metrics as metrics
+from stoker import nn as nn
+from stoker import testing as testing
+from stoker.engine import Engine as Engine
+from stoker.engine import PlainSchedule as PlainSchedule
+from stoker.engine import Schedule as Schedule
+from stoker.errors import CheckpointError as CheckpointError
+from stoker.errors import NonFiniteError as NonFiniteError
+from stoker.errors import Preempted as Preempted
+from stoker.errors import StokerError as StokerError
+from stoker.every import Every as Every
+from stoker.hooks import Hook as Hook
+from stoker.hooks import Priority as Priority
+from stoker.metrics import Metric as Metric
+from stoker.parallel import Layout as Layout
+from stoker.run import Run as Run
+from stoker.seed import seed_all as seed_all
+from stoker.state import load_weights as load_weights
+from stoker.step import Step as Step
+from stoker.trainer import Trainer as Trainer
+from stoker.types import Output as Output
+
+__version__: str
+
+__all__: list[str]

@@ -1,0 +1,46 @@
+"""Configs: a run described in a file, changed in a word, checked before anything is built.
+
+from stoker.config import L
+
+model = L(Net)(width=64)
+optimizer = L(torch.optim.AdamW)(lr=3e-4)
+run = dict(epochs=10)
+"""
+
+from stoker.config.config import Builder, Config, build, load
+from stoker.config.node import L, Lazy
+from stoker.config.registry import (
+    HOOKS,
+    LOADERS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULERS,
+    STEPS,
+    Registry,
+    RegistryError,
+)
+from stoker.config.run_section import RunConfig
+from stoker.config.text import ConfigError
+
+__all__ = [
+    "HOOKS",
+    "LOADERS",
+    "LOSSES",
+    "METRICS",
+    "MODELS",
+    "OPTIMIZERS",
+    "SCHEDULERS",
+    "STEPS",
+    "Builder",
+    "Config",
+    "ConfigError",
+    "L",
+    "Lazy",
+    "Registry",
+    "RegistryError",
+    "RunConfig",
+    "build",
+    "load",
+]

@@ -1,0 +1,144 @@
+"""Faults of a config, all of them, found before anything is made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+from stoker.config.foreign import KEYS, right_spelling
+from stoker.config.node import Lazy, Section, children
+from stoker.config.signature import ANYTHING, described, fits, parameters, type_of
+from stoker.config.text import Named
+from stoker.errors import did_you_mean
+
+SUPPLIED = {
+    "optimizer": ("params",),
+    "lr_scheduler": ("optimizer", "total_steps", "T_max"),
+}
+"""What the nodes below a key need not give, because it comes from the rest of the run."""
+
+LOADERS = ("train_loader", "val_loader", "predict_loader")
+_PLAIN = (str, int, float, list, tuple, Section)
+_NODES = ("model", "criterion", "step", *LOADERS)
+_SEVERAL = ("optimizer", "lr_scheduler", "val_loader", "train_loader", "predict_loader")
+
+
+def top_key(path: str) -> str:
+    """The first key of a dotted path."""
+    return path.partition(".")[0]
+
+
+def wrong_parts(tree: Section) -> list[str]:
+    """Parts of a run that are no call, nor several by name where that is meant."""
+    faults = []
+    for key in dict.fromkeys((*_NODES, *_SEVERAL)):
+        value, place = tree.get(key), tree.origin(key)
+        if value is None or isinstance(value, Lazy) or not isinstance(value, _PLAIN):
+            continue
+        named = list(value.values()) if isinstance(value, dict) and key in _SEVERAL else [None]
+        if not all(isinstance(one, Lazy) for one in named):
+            faults.append(f"{place}: '{key}' is {value!r}, expected a call (_target_ or type)")
+    hooks = tree.get("hooks")
+    if hooks is not None and not isinstance(hooks, list):
+        kind = type(hooks).__name__
+        faults.append(f"{tree.origin('hooks')}: 'hooks' is a {kind}, expected a list: [{hooks!r}]")
+    for number, hook in enumerate(hooks if isinstance(hooks, list) else []):
+        if hook is None or (isinstance(hook, _PLAIN) and not isinstance(hook, Lazy)):
+            place = tree.origin("hooks")
+            faults.append(f"{place}: 'hooks.{number}' is {hook!r}, expected a call (type)")
+    return faults
+
+
+def named_in(value: Any) -> Iterator[Named]:
+    """Every class or function that a node passes on by its name, nodes inside it left out."""
+    for _, item in children(value):
+        if isinstance(item, Named):
+            yield item
+        elif not isinstance(item, Lazy):
+            yield from named_in(item)
+
+
+def nodes(value: Any, path: str = "") -> Iterator[tuple[str, Lazy]]:
+    """Every node with its path, each once."""
+    seen: set[int] = set()
+
+    def walk(part: Any, at: str) -> Iterator[tuple[str, Lazy]]:
+        if not isinstance(part, dict | list | tuple) or id(part) in seen:
+            return
+        seen.add(id(part))
+        if isinstance(part, Lazy):
+            yield at, part
+        for key, item in children(part):
+            yield from walk(item, f"{at}.{key}" if at else str(key))
+
+    yield from walk(value, path)
+
+
+def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] = ()) -> list[str]:
+    """What is wrong with the arguments of one node."""
+    taken = parameters(target)
+    if taken is None:
+        return []
+    faults: list[str] = []
+    positional = [p for p in taken.values() if p.kind <= Parameter.POSITIONAL_OR_KEYWORD]
+    takes_any_args = any(p.kind == Parameter.VAR_POSITIONAL for p in taken.values())
+    takes_any_key = any(p.kind == Parameter.VAR_KEYWORD for p in taken.values())
+    if len(node.args) > len(positional) and not takes_any_args:
+        faults.append(
+            f"{node.where}: {node.target} takes {len(positional)} positional arguments, "
+            f"'{path}' gives {len(node.args)}"
+        )
+    given: dict[str, tuple[Any, str]] = {}
+    for parameter, value in zip(positional, node.args, strict=False):
+        given[parameter.name] = (value, node.where)
+    for key, value in node.items():
+        place = node.origin(key)
+        if key in given:
+            faults.append(f"{place}: '{path}.{key}' is given twice, once by its position")
+        elif key not in taken or taken[key].kind == Parameter.POSITIONAL_ONLY:
+            if not takes_any_key:
+                near = did_you_mean(str(key), taken)
+                faults.append(f"{place}: {node.target} has no argument '{key}'{near}")
+            continue
+        given[key] = (value, place)
+    faults += _missing(path, node, taken, {*given, *supplied})
+    faults += [
+        f"{place}: '{path}.{key}' is {value!r}, expected {described(type_of(taken[key]))}"
+        for key, (value, place) in given.items()
+        if not fits(value, type_of(taken[key]))
+    ]
+    return faults
+
+
+def _missing(path: str, node: Lazy, taken: Mapping[str, Parameter], given: set[str]) -> list[str]:
+    needed = [
+        name
+        for name, p in taken.items()
+        if p.default is ANYTHING
+        and p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        and name not in given
+    ]
+    if not needed:
+        return []
+    names = ", ".join(f"'{name}'" for name in needed)
+    return [f"{node.where}: {node.target} needs {names}, which '{path}' does not give"]
+
+
+def unknown_keys(tree: Section, used: set[str], nodes_only: bool) -> list[str]:
+    """Keys of a config that mean nothing: refused, unless something refers to them.
+
+    In a Python file, plain values are the author's own variables; a node that nothing uses is not.
+    """
+    faults = []
+    for key, value in tree.items():
+        if key in KEYS or key in used or str(key).startswith("_"):
+            continue
+        near = right_spelling(str(key)) or did_you_mean(str(key), KEYS)
+        if (
+            nodes_only
+            and not any(True for _ in nodes(value))
+            and not (near and isinstance(value, dict | list))
+        ):
+            continue
+        rest = near or f", and nothing refers to it (its parts are {', '.join(KEYS)})"
+        faults.append(f"{tree.origin(key)}: '{key}' is no part of a config{rest}")
+    return faults

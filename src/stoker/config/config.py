@@ -1,0 +1,369 @@
+"""`Config`: a file that describes a run, with overrides, checked before anything is built."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stoker.config import paths, run_section
+from stoker.config.check import (
+    LOADERS,
+    SUPPLIED,
+    faults_of_node,
+    named_in,
+    nodes,
+    top_key,
+    unknown_keys,
+    wrong_parts,
+)
+from stoker.config.foreign import KEYS
+from stoker.config.load import read_python, read_yaml
+from stoker.config.names import (
+    UnknownNameError,
+    check_allowed,
+    check_real_place,
+    importing_from,
+    locate,
+)
+from stoker.config.node import Lazy, Section, children
+from stoker.config.override import apply
+from stoker.config.resolve import resolved
+from stoker.config.short import expanded
+from stoker.config.signature import as_tuples, parameters, positional_names, type_of
+from stoker.config.text import ConfigError, Named, settled, write
+from stoker.errors import did_you_mean
+
+
+class Config:
+    """Everything that a run is made from, as a tree of nodes and plain values.
+
+        load → override → check → print or save → build
+
+    Args:
+        tree: the values, as `load` reads them or as a plain dict with `L` nodes in it.
+        name: what the run is called unless ``run.name`` says it.
+        folder: where modules of the config's own are found.
+        restricted: whether its names are checked against ``allow``; so for YAML.
+        allow: prefixes of further modules that it may name.
+    """
+
+    def __init__(
+        self,
+        tree: dict[str, Any],
+        *,
+        name: str = "run",
+        folder: str | Path = ".",
+        restricted: bool = False,
+        allow: Sequence[str] = (),
+    ) -> None:
+        self.tree: Section = (
+            tree if isinstance(tree, Section) else settled(dict(tree), strict=False)
+        )
+        self.name = name
+        self.restricted = restricted
+        self.allow = tuple(allow)
+        self.folders = [Path(folder).resolve()]
+        for other in self.tree.pop("_path_", []):
+            self._add_folder(Path(other))
+
+    def _add_folder(self, folder: Path) -> None:
+        """Code that a saved config names is found below the folder one stands in."""
+        folder = folder.resolve()
+        if Path.cwd() in (folder, *folder.parents):
+            self.folders.append(folder)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.tree == other.tree
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def override(self, *overrides: str) -> "Config":
+        """Change values by their places: ``config.override("optimizer.lr=3e-4")``.
+
+        Raises:
+            ConfigError: places that are not known or values that do not fit, all of them.
+        """
+        faults: list[str] = []
+        with self.importable():
+            for one in overrides:
+                try:
+                    apply(self.tree, one, self.callee)
+                except ConfigError as error:
+                    faults += error.faults
+        if faults:
+            raise ConfigError(*faults)
+        return self
+
+    def importable(self) -> AbstractContextManager[None]:
+        """Within it, the modules that the config names can be imported."""
+        return importing_from([*self.folders, Path.cwd()])
+
+    def callee(self, node: Lazy | Named) -> Any:
+        """What a node calls, or what a name stands for.
+
+        Raises:
+            UnknownNameError: there is no such thing, or it may not be named here.
+        """
+        made_by = node.made_by if isinstance(node, Lazy) else node.thing
+        if made_by is not None:
+            return made_by
+        name = node.target if isinstance(node, Lazy) else node.name
+        if self.restricted:
+            check_allowed(name, self.allow, self.folders)
+        thing = locate(name)
+        if self.restricted:
+            check_real_place(name, thing, self.allow, self.folders)
+        return thing
+
+    def resolved(self) -> Section:
+        """The tree as it is built: references followed, short names whole, ``run`` filled up.
+
+        Raises:
+            ConfigError: references that lead nowhere, short names that are not known.
+        """
+        faults: list[str] = []
+        tree = self._whole(faults)
+        if faults:
+            raise ConfigError(*faults)
+        run = tree.get("run", {})
+        if isinstance(run, dict):
+            tree["run"] = run_section.filled(run, where=tree.origin("run"))
+        return tree
+
+    def check(self) -> Section:
+        """The resolved tree, if nothing is wrong with it.
+
+        Raises:
+            ConfigError: everything that is wrong, each with its place.
+        """
+        faults = unknown_keys(self.tree, _referred_to(self.tree), not self.restricted)
+        tree = self._whole(faults)
+        run = tree.get("run", {})
+        faults += run_section.faults_of(run)
+        sized = isinstance(run, dict) and (run.get("micro_batch") or run.get("global_batch"))
+        supplied = {**SUPPLIED, **(dict.fromkeys(LOADERS, ("batch_size",)) if sized else {})}
+        faults += wrong_parts(tree)
+        with self.importable():
+            for path, node in nodes(tree):
+                faults += self._faults_of_node(path, node, supplied.get(top_key(path), ()))
+        if faults:
+            raise ConfigError(*faults)
+        return self.resolved()
+
+    def _whole(self, faults: list[str]) -> Section:
+        """The parts of a run: references followed, short names made nodes.
+
+        Names that are not known may be registered by a module that the config names.
+        """
+        tree: Section = resolved(self.tree)
+        for key in [key for key in tree if key not in KEYS]:
+            del tree[key]  # variables have done their work
+        with self.importable():
+            self._import(tree.pop("imports", None) or [], faults)
+            missed: list[str] = []
+            whole = expanded(tree, missed)
+            if missed:
+                self._import(self._own_modules(tree), [])
+                whole = expanded(tree, faults)
+        return whole
+
+    def _import(self, names: Iterable[str], faults: list[str]) -> None:
+        """Import modules, which may register short names."""
+        for name in names:
+            try:
+                if self.restricted:
+                    check_allowed(name, self.allow, self.folders)
+                import_module(name)
+            except Exception as error:
+                place = self.tree.origin("imports")
+                faults.append(f"{place}: '{name}' cannot be imported: {error}")
+
+    def _own_modules(self, tree: Section) -> list[str]:
+        tops = dict.fromkeys(top_key(node.target) for _, node in nodes(tree))
+        return [top for top in tops if any((f / f"{top}.py").is_file() for f in self.folders)]
+
+    def _faults_of_node(self, path: str, node: Lazy, supplied: Sequence[str]) -> list[str]:
+        try:
+            target = self.callee(node)
+            for name in named_in(node):
+                self.callee(name)
+        except UnknownNameError as error:
+            return [f"{node.where}: {error}"]
+        except Exception as error:  # whatever a module does when it is imported
+            what = f"{type(error).__name__}: {error}"
+            return [f"{node.where}: {node.target} cannot be imported: {what}"]
+        if not callable(target):
+            return [f"{node.where}: {node.target} is no class or function"]
+        return faults_of_node(path, node, target, supplied)
+
+    def text(self) -> str:
+        """The resolved tree as YAML that reads back equal."""
+        return write(self.resolved())
+
+    def save(self, path: str | Path) -> None:
+        """Write the resolved tree, so that `load` gives an equal one."""
+        tree = self.resolved()
+        tree["_path_"] = [str(folder) for folder in self.folders]
+        path = Path(path)
+        aside = path.with_name(path.name + ".partial")
+        aside.write_text(write(tree), encoding="utf-8")
+        os.replace(aside, path)
+
+    def why(self, path: str) -> str:
+        """Where the value at a place came from: a line of a file, an override, or a default."""
+        tree = self.resolved()
+        keys = paths.split(path)
+        try:
+            owner = paths.get(tree, ".".join(keys[:-1])) if len(keys) > 1 else tree
+            value = paths.part(owner, keys[-1], ".".join(keys[:-1]))
+        except paths.NoSuchPlaceError as error:
+            return self._default(tree, keys, error)
+        origin = self._origin(tree, keys)
+        written = self._written(keys)
+        return f"{path} = {_shown(value)}  ({origin}{written})"
+
+    def _origin(self, tree: Section, keys: list[str]) -> str:
+        """The place nearest to the value that is known."""
+        value: Any = tree
+        origin = tree.where
+        for key in keys:
+            if isinstance(value, Section):
+                found = value.origins.get(key, value.where)
+                origin = found or origin
+            value = paths.part(value, key, "")
+        if origin == "default":
+            return "default of " + ".".join(keys)
+        return origin
+
+    def _written(self, keys: list[str]) -> str:
+        """The reference that was followed to the value, if there was one."""
+        try:
+            raw = paths.get(self.tree, ".".join(keys))
+        except paths.NoSuchPlaceError:
+            return ""
+        return f", written as {raw}" if isinstance(raw, str) and "${" in raw else ""
+
+    def _default(self, tree: Section, keys: list[str], error: paths.NoSuchPlaceError) -> str:
+        """A value that nobody gave: the default of the call it belongs to."""
+        try:
+            node = paths.get(tree, ".".join(keys[:-1]))
+        except paths.NoSuchPlaceError:
+            raise ConfigError(str(error)) from None
+        if isinstance(node, Lazy):
+            with self.importable():
+                taken = parameters(self.callee(node)) or {}
+            if keys[-1] in taken:
+                default = taken[keys[-1]].default
+                if default is taken[keys[-1]].empty:
+                    return f"{'.'.join(keys)} is not given; the run supplies it"
+                return f"{'.'.join(keys)} = {_shown(default)}  (default of {node.target})"
+            raise ConfigError(f"{node.target} has no '{keys[-1]}'{did_you_mean(keys[-1], taken)}")
+        raise ConfigError(str(error))
+
+
+def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str] = ()) -> Config:
+    """Read a config from a Python or YAML file, and change it as the overrides say.
+
+    Args:
+        path: a file ending in .py, .yaml or .yml, or a run folder, whose ``config.yaml`` is taken.
+        overrides: as on the command line: ``["optimizer.lr=3e-4", "~hooks.1"]``.
+        allow: prefixes of modules that a YAML may name beside torch, stoker, torchmetrics and those
+            in its own folder.
+
+    Raises:
+        ConfigError: what is wrong, with its place.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"there is no config '{path}'{_near_files(path)}")
+    if path.suffix == ".py":
+        config = Config(read_python(path), name=path.stem, folder=path.parent)
+    elif path.suffix in (".yaml", ".yml"):
+        tree = read_yaml(path)
+        name = path.parent.name if path.stem == "config" else path.stem
+        config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
+    else:
+        raise ConfigError(f"'{path}' ends in '{path.suffix}', expected .py, .yaml or .yml")
+    return config.override(*overrides)
+
+
+def build(value: Any) -> Any:
+    """Make what a node describes, and all nodes inside it; a node in two places is made once."""
+    return Builder(Config({})).build(value)
+
+
+class Builder:
+    """Makes the objects of a config, each node once."""
+
+    def __init__(self, config: Config) -> None:
+        self.callee = config.callee
+        self._made: dict[int, Any] = {}
+
+    def build(self, value: Any, path: str = "", **supplied: Any) -> Any:
+        """The object that a value stands for; ``supplied`` are arguments it does not give."""
+        if isinstance(value, Lazy):
+            if id(value) not in self._made:
+                self._made[id(value)] = self._called(value, path, supplied)
+            return self._made[id(value)]
+        at = {key: f"{path}.{key}" if path else str(key) for key, _ in children(value)}
+        if isinstance(value, dict):
+            return {key: self.build(item, at[key]) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            made = (self.build(item, at[str(i)]) for i, item in enumerate(value))
+            return type(value)(made)
+        if isinstance(value, Named):
+            return self.callee(value)
+        return value.replace("\\${", "${") if isinstance(value, str) else value
+
+    def _called(self, node: Lazy, path: str, supplied: dict[str, Any]) -> Any:
+        target = self.callee(node)
+        taken = parameters(target) or {}
+        args = [self.build(item, f"{path}.{index}") for index, item in enumerate(node.args)]
+        kwargs = {key: self.build(item, f"{path}.{key}") for key, item in node.items()}
+        kwargs = {
+            key: as_tuples(item, type_of(taken[key])) if key in taken else item
+            for key, item in kwargs.items()
+        }
+        given = positional_names(taken)[: len(args)]
+        missing = {k: item for k, item in supplied.items() if k in taken and k not in given}
+        try:
+            return target(*args, **{**missing, **kwargs})
+        except Exception as error:
+            error.add_note(f"while '{path or node.target}' was built ({node.where})")
+            raise
+
+
+def _referred_to(tree: Section) -> set[str]:
+    """The top-level keys that some reference or shared node leads to."""
+    found: set[str] = set()
+    by_id = {id(value): key for key, value in tree.items() if isinstance(value, dict | list)}
+
+    def walk(value: Any, top: str, at_top: bool) -> None:
+        if isinstance(value, str):
+            found.update(re.findall(r"\$\{\.*([A-Za-z_][\w-]*)", value))
+        if not at_top and by_id.get(id(value), top) != top:
+            found.add(by_id[id(value)])
+        for _, item in children(value):
+            walk(item, top, False)
+
+    for key, value in tree.items():
+        walk(value, key, True)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A value in one line."""
+    if callable(value) or isinstance(value, Lazy):
+        return str(value)
+    return write(value, in_one_line=True).strip().removesuffix("...").strip()
+
+
+def _near_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    return did_you_mean(path.name, [one.name for one in path.parent.iterdir()])

@@ -1,0 +1,194 @@
+"""Overrides: ``optimizer.lr=3e-4``, ``~hooks.1``, ``+hooks=EarlyStopping``."""
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple, get_type_hints
+
+from stoker.config import paths
+from stoker.config.foreign import KEYS, right_spelling
+from stoker.config.names import UnknownNameError
+from stoker.config.node import Lazy, Section, copied
+from stoker.config.registry import RegistryError
+from stoker.config.resolve import has_references
+from stoker.config.run_section import RunConfig, section_type
+from stoker.config.short import registry_at
+from stoker.config.signature import ANYTHING, described, fits, parameters, type_of, typed
+from stoker.config.text import ConfigError, read
+from stoker.errors import did_you_mean
+
+_FORM = re.compile(r"(?P<sign>[+~]?)(?P<path>[\w.\-\[\]/]+)(?:=(?P<text>.*))?", re.DOTALL)
+
+
+class Kind(NamedTuple):
+    """What may stand at a place: a type, whether it is known at all, and near names."""
+
+    type: Any
+    known: bool
+    near: str = ""
+
+
+def apply(tree: Section, override: str, callee: Any) -> None:
+    """Change the tree as one override says.
+
+    Args:
+        tree: the config, changed in place.
+        override: as it was typed.
+        callee: finds what a node calls.
+
+    Raises:
+        ConfigError: the place is not known, or the value does not fit.
+    """
+    match = _FORM.fullmatch(override)
+    if match is None or (match["text"] is None) != (match["sign"] == "~"):
+        raise ConfigError(f"'{override}' is no override: expected key=value, +list=value or ~key")
+    keys = paths.split(match["path"])
+    origin = f"override '{override}'"
+    try:
+        if match["sign"] == "~":
+            owner = _owner(tree, keys)
+            paths.part(owner, keys[-1], ".".join(keys[:-1]))
+            paths.delete(owner, keys[-1])
+            return
+        value = value_of(match["text"])
+        if match["sign"] == "+":
+            _add(tree, keys, value, origin)
+        else:
+            _set(tree, keys, match["text"], value, origin, callee)
+    except paths.NoSuchPlaceError as error:
+        near = right_spelling(match["path"])
+        reason = f"'{match['path']}' is not known{near}" if near else str(error)
+        raise ConfigError(f"{origin}: {reason}") from None
+
+
+def value_of(text: str) -> Any:
+    """A value as typed: what YAML reads in it; a text that is no YAML is itself."""
+    if text == "":
+        return ""
+    try:
+        return read(text, "override")
+    except ConfigError:
+        if text[0] in "[{'\"":
+            raise ConfigError(
+                f"override: {text} cannot be read: is a bracket or quote open?"
+            ) from None
+        return text
+
+
+def _owner(tree: Section, keys: list[str]) -> Any:
+    """The container that holds the last key; references on the way are followed."""
+    value: Any = tree
+    for index, key in enumerate(keys[:-1]):
+        found = paths.key_in(value, key)
+        if found is None and value is tree and key == "run":
+            tree["run"] = Section(where="override")
+            found = (tree["run"],)
+        elif found is None and keys[0] == "run" and section_type(_run_type(keys[:index]), key):
+            value[key] = Section(where="override")
+            found = (value[key],)
+        value = found[0] if found else paths.part(value, key, ".".join(keys[:index]))
+        if has_references(value):
+            value = paths.get(tree, value.strip("${}"))
+        if isinstance(value, str) and registry_at(keys[: index + 1]) is not None:
+            value = _opened(tree, keys[: index + 1], value)
+    if not isinstance(value, dict | list):
+        at = ".".join(keys[:-1])
+        raise paths.NoSuchPlaceError(f"'{at}' is {value!r}, which has no '{keys[-1]}' in it")
+    return value
+
+
+def _opened(tree: Section, keys: list[str], name: str) -> Section:
+    """A short name alone, ``optimizer: Adam``, as the mapping that can take arguments."""
+    owner = _owner(tree, keys)
+    section = Section({"type": name}, where=getattr(owner, "origin", lambda _: "")(keys[-1]))
+    paths.put(owner, keys[-1], section, section.where)
+    return section
+
+
+def _add(tree: Section, keys: list[str], value: Any, origin: str) -> None:
+    owner = _owner(tree, keys) if len(keys) > 1 else tree
+    found = paths.key_in(owner, keys[-1])
+    at = ".".join(keys)
+    if found is None and at == "hooks":
+        tree["hooks"] = [value]
+        tree.origins["hooks"] = origin
+    elif found is None and isinstance(owner, Section):
+        paths.put(owner, keys[-1], value, origin)
+    elif found is not None and isinstance(found[0], list):
+        if isinstance(value, Section):
+            value.where = origin
+        found[0].append(value)
+    else:
+        raise ConfigError(f"{origin}: '{at}' is there already and no list: leave out the +")
+
+
+def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, callee: Any) -> None:
+    owner = _owner(tree, keys) if len(keys) > 1 else tree
+    found = paths.key_in(owner, keys[-1])
+    kind = _kind(owner, keys, found, callee)
+    if not kind.known:
+        near = right_spelling(".".join(keys)) or kind.near
+        at = f"'{'.'.join(keys[:-1])}'" if len(keys) > 1 else "a config"
+        raise ConfigError(f"{origin}: {at} has no '{keys[-1]}'{near}")
+    value = typed(text, value, kind.type)
+    if not fits(value, kind.type):
+        raise ConfigError(f"{origin}: expected {described(kind.type)}, got {text}")
+    if isinstance(value, Section):
+        value.where = origin
+    paths.put(owner, keys[-1], copied(value), origin)
+
+
+def _kind(owner: Any, keys: list[str], found: tuple[Any] | None, callee: Any) -> Kind:
+    """What the place takes: by a call's signature, a field's type, or the value it has."""
+    key = keys[-1]
+    if len(keys) == 1:
+        return Kind(ANYTHING, key in KEYS or found is not None, did_you_mean(key, KEYS))
+    if keys[0] == "run":
+        return _field_kind(keys)
+    registry = registry_at(keys[:-1])
+    target: Any = None
+    try:
+        if isinstance(owner, Lazy):
+            target = callee(owner)
+        elif isinstance(owner, Section) and registry and isinstance(owner.get("type"), str):
+            target = registry.get(owner["type"])
+    except (UnknownNameError, RegistryError) as error:
+        raise ConfigError(f"{owner.where}: {error}") from None
+    if target is not None and not (key == "type" and not isinstance(owner, Lazy)):
+        return _argument_kind(target, key, found)
+    if found is None:
+        near = did_you_mean(key, [str(name) for name in owner]) if isinstance(owner, dict) else ""
+        return Kind(
+            ANYTHING, False, f"{near} (+ adds a new one)" if isinstance(owner, dict) else ""
+        )
+    old = found[0]
+    number = isinstance(old, int | float)
+    return Kind(
+        (bool if isinstance(old, bool) else float | int | None) if number else ANYTHING, True
+    )
+
+
+def _argument_kind(target: Any, key: str, found: tuple[Any] | None) -> Kind:
+    taken = parameters(target)
+    if taken is None or key.isdigit():
+        return Kind(ANYTHING, found is not None or taken is None)
+    if key in taken:
+        return Kind(type_of(taken[key]), True)
+    takes_any = any(p.kind == p.VAR_KEYWORD for p in taken.values())
+    return Kind(ANYTHING, takes_any or found is not None, did_you_mean(key, taken))
+
+
+def _run_type(keys: list[str]) -> type:
+    """The dataclass of ``run``, or of a section inside it."""
+    kind: type = RunConfig
+    for key in keys[1:]:
+        kind = section_type(kind, key) or kind
+    return kind
+
+
+def _field_kind(keys: list[str]) -> Kind:
+    kind = _run_type(keys[:-1])
+    hints = get_type_hints(kind)
+    if keys[-1] not in hints:
+        return Kind(ANYTHING, False, did_you_mean(keys[-1], [one.name for one in fields(kind)]))
+    hint = hints[keys[-1]]
+    return Kind(ANYTHING if is_dataclass(hint) else hint, True)

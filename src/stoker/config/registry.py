@@ -1,0 +1,155 @@
+"""Short names: ``type: EarlyStopping`` instead of ``_target_: stoker.hooks.EarlyStopping``.
+
+    HOOKS        the hooks of `stoker.hooks`
+    OPTIMIZERS   torch.optim
+    SCHEDULERS   torch.optim.lr_scheduler, and linear, cosine, polynomial, constant with warm-up
+    LOSSES       the losses of torch.nn
+    METRICS      `stoker.metrics`, and every class of torchmetrics
+    MODELS, STEPS, LOADERS   what users register, and torch's DataLoader
+
+Your own are added by ``@HOOKS.register``.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeVar, overload
+
+from stoker.errors import StokerError, did_you_mean
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class RegistryError(StokerError, KeyError):
+    """A short name that is not known, or is given twice."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Registry:
+    """Things by their short names: those that users registered, then those of some modules.
+
+    Args:
+        name: what is in it, as people say it: "hook".
+        modules: the dotted names of modules whose public names count, looked up when needed.
+        keep: which of their public names are meant.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        modules: tuple[str, ...] = (),
+        keep: Callable[[str, Any], bool] | None = None,
+    ) -> None:
+        self.name = name
+        self._modules = modules
+        self._keep = keep or (lambda _, thing: isinstance(thing, type))
+        self._registered: dict[str, Callable[..., Any]] = {}
+
+    @overload
+    def register(self, thing: T, /, *, name: str | None = ..., force: bool = ...) -> T: ...
+    @overload
+    def register(
+        self, thing: None = None, /, *, name: str | None = ..., force: bool = ...
+    ) -> Callable[[T], T]: ...
+    def register(
+        self, thing: T | None = None, /, *, name: str | None = None, force: bool = False
+    ) -> T | Callable[[T], T]:
+        """Give a class or function a short name, its own unless ``name`` says another.
+
+        Raises:
+            RegistryError: the name is taken; ``force=True`` takes it anyway.
+        """
+
+        def put(what: T) -> T:
+            key = name or what.__name__
+            if not force and (key in self._registered or self._found(key) is not None):
+                raise RegistryError(
+                    f"the {self.name} {key!r} is registered already, as {self.get(key)!r}: choose "
+                    "another name, or register it with force=True"
+                )
+            self._registered[key] = what
+            return what
+
+        return put if thing is None else put(thing)
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """What a short name stands for.
+
+        Raises:
+            RegistryError: it is not known; the message has the nearest names that are.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        found = self._found(name)
+        if found is None:
+            near = did_you_mean(name, self)
+            raise RegistryError(f"there is no {self.name} {name!r} in the registry{near}")
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._registered or self._found(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """All names, sorted."""
+        found: set[str] = set(self._registered)
+        for module in self._modules:
+            found |= set(_public(module, self._keep))
+        return iter(sorted(found))
+
+    def _found(self, name: str) -> Callable[..., Any] | None:
+        for module in self._modules:
+            if name in _public(module, self._keep):
+                thing: Callable[..., Any] = getattr(importlib.import_module(module), name)
+                return thing
+        return None
+
+
+@cache
+def _public(module: str, keep: Callable[[str, Any], bool]) -> tuple[str, ...]:
+    found = vars(importlib.import_module(module))
+    return tuple(n for n, thing in found.items() if not n.startswith("_") and keep(n, thing))
+
+
+def _is_loss(name: str, thing: Any) -> bool:
+    return isinstance(thing, type) and name.endswith("Loss")
+
+
+def _is_optimizer(name: str, thing: Any) -> bool:
+    return isinstance(thing, type) and name != "Optimizer"
+
+
+def _is_scheduler(name: str, thing: Any) -> bool:
+    warm = name in ("linear", "cosine", "polynomial", "constant")
+    return warm or (isinstance(thing, type) and name.endswith(("LR", "Restarts")))
+
+
+def _is_hook(name: str, thing: Any) -> bool:
+    return isinstance(thing, type) and name not in ("Hook", "Periodic", "Priority", "JsonLines")
+
+
+HOOKS = Registry("hook", ("stoker.hooks",), _is_hook)
+OPTIMIZERS = Registry("optimizer", ("torch.optim",), _is_optimizer)
+SCHEDULERS = Registry("scheduler", ("stoker.nn.lr", "torch.optim.lr_scheduler"), _is_scheduler)
+LOSSES = Registry("loss", ("torch.nn",), _is_loss)
+METRICS = Registry(
+    "metric",
+    ("stoker.metrics", "torchmetrics", "torchmetrics.classification", "torchmetrics.regression"),
+)
+MODELS = Registry("model")
+STEPS = Registry("step")
+LOADERS = Registry("loader", ("torch.utils.data",), lambda name, _: name == "DataLoader")
+
+BY_KEY: dict[str, Registry] = {
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "criterion": LOSSES,
+    "lr_scheduler": SCHEDULERS,
+    "step": STEPS,
+    "hooks": HOOKS,
+    "train_loader": LOADERS,
+    "val_loader": LOADERS,
+    "predict_loader": LOADERS,
+}
+"""Which registry the short names below a key of a config come from."""
