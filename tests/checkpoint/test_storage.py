@@ -1,0 +1,188 @@
+"""The files of a checkpoint: what others can read, and that no fault goes unseen."""
+
+import json
+import pickle
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from checkpoint.states import own, save, state
+from stoker.checkpoint import CheckpointError, Checkpoints
+from stoker.checkpoint.manifest import NAME, Manifest
+from stoker.checkpoint.tensorfile import Entry, TensorFile
+from stoker.checkpoint.tensors import DTYPES
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(tmp_path, 1)
+    return tmp_path / "step-00000001"
+
+
+def test_the_files_of_one_process(folder):
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "MANIFEST.json",
+        "model.safetensors",
+        "rank-00000.json",
+        "rank-00000.safetensors",
+        "state.json",
+        "state.safetensors",
+    ]
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    kept = {"model": nn.Linear(2, 2).state_dict(), "seen": [1, (2, None)], "tied": torch.ones(2)}
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(7, kept, own(), {"epoch": 2, "loss": float("nan")}, wait=True)
+        found = checkpoints.load(path)
+    assert (found.step, found.world_size, found.info["epoch"]) == (7, 1, 2)
+    assert torch.equal(found.own["torch"], own()["torch"])
+    assert found.shared["seen"] == [1, (2, None)]
+    nn.Linear(2, 2).load_state_dict(found.shared["model"])
+
+
+def test_the_weights_can_be_loaded_by_others(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model[1].weight = model[0].weight
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(1, {"model": model.state_dict()}, wait=True)
+    other = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    other.load_state_dict(load_file(path / "model.safetensors"))
+    assert torch.equal(other[1].weight, model[0].weight)
+
+
+def test_every_dtype_is_written_as_safetensors_has_it(tmp_path):
+    model = {str(d): torch.randint(0, 2, (3,)).to(d) for d in DTYPES}
+    model |= {"none": torch.empty(0, 2), "one": torch.tensor(1.5), "ü": torch.ones(1)}
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(1, {"model": model}, wait=True)
+        ours = checkpoints.load(path).shared["model"]
+    theirs = load_file(path / "model.safetensors")
+    for name, tensor in model.items():
+        for found in (theirs[name], ours[name]):
+            assert found.dtype == tensor.dtype
+            assert torch.equal(found.view(torch.uint8) if found.ndim else found,
+                               tensor.view(torch.uint8) if tensor.ndim else tensor)  # fmt: skip
+
+
+def test_wide_tensors_stand_first_so_that_all_are_aligned():
+    dtypes = [torch.bool, torch.float64, torch.int16]
+    file = TensorFile(Entry(str(dtype), dtype, (3,)) for dtype in dtypes)
+    assert list(file.places.values()) == [0, 24, 30]
+    assert len(file.header()) % 8 == 0
+
+
+def test_a_checkpoint_without_tensors_is_one(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        path = checkpoints.save(1, {"only": "words"}, wait=True)
+        assert checkpoints.load(path).shared == {"only": "words"}
+        assert checkpoints.load(path).own is None
+
+
+def test_a_change_of_any_byte_is_found(folder):
+    files, chance = sorted(folder.iterdir()), random.Random(0)
+    checkpoints = Checkpoints(folder.parent)
+    for turn in range(204):
+        path = files[turn % len(files)]
+        whole = path.read_bytes()
+        at, flip = chance.randrange(len(whole)), chance.randrange(1, 256)
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
+        faults = checkpoints.verify(folder)
+        assert len(faults) == 1, f"{path.name} at {at}"
+        assert path.name in faults[0] or "format" in faults[0]
+        path.write_bytes(whole)
+    assert checkpoints.verify(folder) == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json", "rank-00000.json"])
+def test_a_short_or_missing_file_is_named(folder, name):
+    path, checkpoints = folder / name, Checkpoints(folder.parent)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    assert checkpoints.verify(folder) == [f"'{name}' has {size - 1} bytes, expected {size}"]
+    path.unlink()
+    assert checkpoints.verify(folder) == [f"'{name}' is missing"]
+
+
+def test_a_manifest_that_was_edited_or_cut_is_refused(folder):
+    path, checkpoints = folder / NAME, Checkpoints(folder.parent)
+    text = path.read_text()
+    path.write_text(text.replace('"step": 1', '"step":  1'))
+    assert checkpoints.verify(folder) == [f"MANIFEST.json in '{folder}' is not as it was written"]
+    path.write_text(text[:100])
+    assert "MANIFEST.json in" in checkpoints.verify(folder)[0]
+    path.write_text("[]")
+    assert "is unreadable" in checkpoints.verify(folder)[0]
+
+
+def test_the_newest_whole_one_is_taken_and_the_skipped_are_named(tmp_path, caplog):
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step))
+    (tmp_path / "step-00000003" / "state.json").unlink()
+    assert checkpoints.newest() == tmp_path / "step-00000002"
+    assert "step-00000003': 'state.json' is missing" in caplog.text
+    with pytest.raises(CheckpointError, match="is damaged: 'state.json' is missing"):
+        checkpoints.load(tmp_path / "step-00000003")
+
+
+def test_another_format_is_refused_in_words(folder, caplog):
+    path = folder / NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 9}))
+    with pytest.raises(
+        CheckpointError, match="has checkpoint format 9, this Stoker reads format 1"
+    ):
+        Checkpoints(folder.parent).load(folder, verify=False)
+    assert Checkpoints(folder.parent).newest() is None
+    assert "format 9" in caplog.text
+
+
+def test_files_of_others_are_neither_faults_nor_opened(folder):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.exit, ("it was unpickled",))
+
+    for name in ("data.pkl", "rank-00001.json", "model-2.safetensors", ".metadata", "a.pt"):
+        (folder / name).write_bytes(pickle.dumps(Bomb()))
+    checkpoints = Checkpoints(folder.parent)
+    assert checkpoints.verify(folder) == []
+    assert checkpoints.newest() == folder
+    assert checkpoints.load(folder).step == 1
+
+
+def test_a_pickle_in_place_of_a_file_is_not_opened(folder):
+    (folder / "state.json").write_bytes(pickle.dumps({}))
+    assert "state.json" in Checkpoints(folder.parent).verify(folder)[0]
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(folder):
+    (folder / NAME).unlink()
+    checkpoints = Checkpoints(folder.parent)
+    assert (checkpoints.list(), checkpoints.newest()) == ([], None)
+    with pytest.raises(CheckpointError, match="is no checkpoint: it has no MANIFEST.json"):
+        checkpoints.load(folder)
+
+
+def test_a_folder_can_be_copied_elsewhere(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "other" / "step-00000001")
+    assert Checkpoints(tmp_path / "other").newest().parent.name == "other"
+
+
+def test_an_empty_or_absent_folder_has_no_newest(tmp_path):
+    assert Checkpoints(tmp_path / "none").newest() is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_info_takes_no_tensors(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError, match="info → loss is a"):
+        checkpoints.save(1, {}, info={"loss": torch.ones(1)})
+
+
+def test_the_manifest_says_what_was_noted(folder):
+    manifest = Manifest.read(folder)
+    assert (manifest.step, manifest.world_size, manifest.split) == (1, 1, {})
+    assert manifest.files["model.safetensors"].size == (folder / "model.safetensors").stat().st_size
