@@ -1,6 +1,7 @@
 """`Feed`: the batches of a loader, in the windows that make one step."""
 
 import operator
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from math import ceil
@@ -11,6 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.data.parts import generators_of, tell_epoch
+from stoker.data.position import (
+    check_unchanged,
+    description_of,
+    seek_of,
+)
+from stoker.data.rng import packed, set_states, states_of, unpacked
+from stoker.data.seek import Mark, Place
+from stoker.data.workers import wake, workers_run
 from stoker.types import Batch
 
 LastWindow: TypeAlias = Literal["flush", "drop"]
@@ -30,6 +40,10 @@ class Feed:
         limit: at most so many batches per pass, or that share of them as a float.
 
     With `timed` set, `waited` is the seconds that batches took to come, all passes together.
+    With `epoch` set, each pass tells that number to the loader's parts that have ``set_epoch``.
+    `state_dict` is the position; after `load_state_dict` the next pass is what was left of the one
+    in progress, with the bits it would have had. Restore the global random numbers before that
+    pass begins. What draws at random in worker processes needs a `SeededDataset`.
     """
 
     def __init__(
@@ -41,16 +55,7 @@ class Feed:
         limit: int | float | None = None,
         name: str = "train_loader",
     ) -> None:
-        if isinstance(loader, Tensor | np.ndarray):
-            raise TypeError(
-                f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or "
-                "another iterable of batches (to predict one batch, give a tensor)"
-            )
-        if not isinstance(loader, Iterable):
-            raise TypeError(
-                f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable "
-                "of batches"
-            )
+        _check_iterable(loader, name)
         if type(accumulate) is not int or accumulate < 1:
             raise ValueError(f"accumulate is a whole number from 1, got {accumulate!r}")
         if last_window not in ("flush", "drop"):
@@ -66,6 +71,13 @@ class Feed:
         self.position = 0
         self.timed = False
         self.waited = 0.0
+        self.epoch: int | None = None
+        self._seek = seek_of(loader, name)
+        self._mark: Mark | None = None  # of the pass in progress
+        self._place: Place | None = None  # where the next pass begins, if not at the beginning
+        self._over = False  # whether the pass in progress was given up
+        self._drained = False  # whether its loader has come to its end
+        self._wake = False  # whether the loader had workers that it did not have to start
         if self.batches == 0:
             raise ValueError(
                 f"{name} is empty: it has no batches{_why_empty(loader)}, expected at least one"
@@ -92,20 +104,79 @@ class Feed:
         left = self.batches - self.position
         return left < (self.accumulate if self.last_window == "drop" else 1)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the pass in progress has come to its end."""
+        return self._ended
+
+    @property
+    def place(self) -> tuple[int, bool, bool]:
+        """Where the pass in progress is; set it back to hand out the last window once more."""
+        return self.position, self._drained, self._ended
+
+    @place.setter
+    def place(self, place: tuple[int, bool, bool]) -> None:
+        self.position, self._drained, self._ended = place
+
     def generators(self) -> list[torch.Generator]:
-        """The generators that loader and sampler draw from, beside the global one."""
-        sampler = getattr(self.loader, "sampler", None)
-        found = [getattr(owner, "generator", None) for owner in (self.loader, sampler)]
-        unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
-        return list(unique.values())
+        """The generators that the loader and its parts draw from, beside the global one."""
+        return generators_of(self.loader)
+
+    def end_pass(self) -> None:
+        """The pass in progress is over, whatever is left of it: the next one begins anew."""
+        self._over = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as a tree of tensors, numbers and strings.
+
+        In the middle of a pass it holds the random state at its beginning, too: the order of the
+        samples follows from that.
+        """
+        given_up = self._over and not self.exhausted
+        within = self._mark is not None and not self._ended and not given_up
+        state: dict[str, Any] = {
+            "position": self.position if within else 0,
+            "loader": description_of(self._seek, length_of(self.loader)),
+            "own": states_of(self.generators()),
+            "workers_run": int(self._wake or workers_run(self.loader)),
+        }
+        if self.epoch is not None:
+            state["epoch"] = self.epoch
+        if within and self._mark is not None:
+            state["over"], state["drained"] = int(self._over), int(self._drained)
+            state["begin"] = packed(self._mark.shared)
+            state["own_begin"] = self._mark.own
+            state["warm"] = int(self._mark.warm)
+        loader_state = self._seek.state(ended=not within)
+        if loader_state is not None:
+            state["loader_state"] = loader_state
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the position of `state_dict`; the next pass begins there."""
+        within = "begin" in state
+        found = description_of(self._seek, length_of(self.loader))
+        check_unchanged(self._name, state["loader"], found, within_pass=within)
+        generators = self.generators()
+        if len(generators) == len(state["own"]):
+            set_states(generators, state["own"])
+        if "loader_state" in state and state["loader"]["kind"] == self._seek.kind:
+            self._seek.load_state(state["loader_state"])
+        self.position, self._ended = state["position"], False
+        self.epoch = state.get("epoch")
+        self._wake = bool(state["workers_run"])
+        self._over = self._drained = False
+        self._mark = self._place = None
+        if within:
+            self._over, self._drained = bool(state["over"]), bool(state["drained"])
+            self._mark = Mark(unpacked(state["begin"]), state["own_begin"], bool(state["warm"]))
+            workers = state["loader"].get("num_workers", 0)
+            self._place = Place(self.position, self._mark, state["own"], workers)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """One pass; `position` counts the batches handed out."""
-        self.position, self._ended = 0, False
+        """One pass, or what is left of it; `position` counts the batches handed out."""
+        source = self._begin()
         size = self.accumulate
-        source: Iterable[Batch] = self.loader
-        if self._cap is not None:
-            source = islice(source, self._cap)
         if self.timed:
             source = self._timed(source)
         window: list[Batch] = []
@@ -115,6 +186,7 @@ class Feed:
                 self.position += size
                 yield window
                 window = []
+        self._drained = True
         if window and self.last_window == "flush":
             self.position += len(window)
             yield window
@@ -124,6 +196,29 @@ class Feed:
                 "be read only once, so pass a list or a DataLoader"
             )
         self._ended = True
+
+    def _begin(self) -> Iterable[Batch]:
+        """The batches of the pass that begins."""
+        place, self._place = self._place, None
+        if self.epoch is not None:
+            tell_epoch(self.loader, self.epoch)
+        if place is not None:
+            left: Iterable[Batch] = ()
+            if not self._drained:
+                left = self._capped(self._seek.resumed(place), place.position)
+            if not self._over:
+                return left
+            deque(left, maxlen=0)  # no batch of it is wanted, but its end may draw
+        self.position = 0
+        self._ended = self._over = self._drained = False
+        if self._wake:
+            wake(self.loader, self.generators())
+            self._wake = False
+        self._mark = self._seek.mark()
+        return self._capped(self._seek.fresh(), 0)
+
+    def _capped(self, source: Iterable[Batch], begin: int) -> Iterable[Batch]:
+        return source if self._cap is None else islice(source, max(0, self._cap - begin))
 
     def _timed(self, source: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches; `waited` grows by the seconds that each took to come."""
@@ -161,6 +256,13 @@ def count_of(name: str, value: Any) -> int | None:
     return operator.index(value)
 
 
+def positive(name: str, value: float) -> float:
+    """A number of seconds."""
+    if not value > 0:
+        raise ValueError(f"{name} is a positive number, got {value!r}")
+    return value
+
+
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
     """The first batches of a loader, so many or that share of them, as a list."""
     return list(islice(loader, _limited(length_of(loader), limit, "train_loader")))
@@ -174,6 +276,19 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except TypeError:  # a DataLoader over an iterable dataset has __len__ and no length
         return None
+
+
+def _check_iterable(loader: Any, name: str) -> None:
+    if isinstance(loader, Tensor | np.ndarray):
+        raise TypeError(
+            f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or "
+            "another iterable of batches (to predict one batch, give a tensor)"
+        )
+    if not isinstance(loader, Iterable):
+        raise TypeError(
+            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable "
+            "of batches"
+        )
 
 
 def _limited(length: int | None, limit: int | float, name: str) -> int:

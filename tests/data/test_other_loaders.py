@@ -1,0 +1,242 @@
+"""Loaders with a state of their own, loaders that can only be read again, and changed loaders."""
+
+import random
+import weakref
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
+
+from passes import SIZE, Items, assert_exact, generator, loader_of, train
+from stoker.data import Feed, SeededDataset, seek
+from stoker.seed import seed_all, set_random_state
+
+
+class Stream(IterableDataset):
+    """Numbers in an order and with noise that are drawn while it is read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __iter__(self):
+        order = list(range(SIZE))
+        random.shuffle(order)
+        for number in order:
+            self.read += 1
+            yield torch.tensor([float(number), torch.rand(()).item()], dtype=torch.float64)
+
+
+class Quiet(IterableDataset):
+    """Draws its order at the beginning and nothing afterwards."""
+
+    def __iter__(self):
+        yield from torch.randperm(SIZE).double()
+
+
+class Remembering(IterableDataset):
+    """Knows its position."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.read: list[int] = []
+
+    def __iter__(self):
+        while self.next < SIZE:
+            self.next += 1
+            self.read.append(self.next)
+            yield torch.tensor([self.next, torch.rand(()).item()], dtype=torch.float64)
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+def test_a_stream_is_read_again_under_the_generators_of_its_beginning(caplog):
+    assert_exact(lambda: Feed(DataLoader(Quiet(), 3)))
+    assert "train_loader cannot seek: its first 3 batches are read again and dropped" in caplog.text
+
+
+def test_a_stream_that_draws_on_its_way_goes_on_with_the_generators_of_now():
+    seed_all(1)
+    saves = []
+    whole = train(Feed(DataLoader(Stream(), 3, generator=generator())), epochs=1, saves=saves)
+    feed = Feed(DataLoader(Stream(), 3, generator=generator()))
+    feed.load_state_dict(saves[3].feed)
+    set_random_state(saves[3].random)
+    rest = train(feed, epochs=1)
+    assert rest == whole[4:]
+    assert feed.loader.dataset.read == SIZE
+
+
+def test_a_long_replay_says_how_far_it_is(caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(seek, "_SECONDS", -1.0)
+    feed = Feed(DataLoader(Stream()))
+    passing = iter(feed)
+    for _ in range(3):
+        next(passing)
+    other = Feed(DataLoader(Stream()))
+    other.load_state_dict(feed.state_dict())
+    next(iter(other))
+    assert "train_loader: 2 of 3 batches read again" in caplog.text
+
+
+def test_a_stream_that_has_become_shorter_is_refused():
+    feed = Feed(iter(range(9)))
+    passing = iter(feed)
+    for _ in range(5):
+        next(passing)
+    other = Feed(iter(range(3)))
+    other.load_state_dict(feed.state_dict())
+    with pytest.raises(ValueError, match="ended after 3 batches, but 5 had been read when the"):
+        next(iter(other))
+
+
+def test_a_stream_with_a_state_is_not_read_again():
+    saves = assert_exact(lambda: Feed(DataLoader(Remembering(), 3)))
+    feed = Feed(DataLoader(Remembering(), 3))
+    feed.load_state_dict(saves[2].feed)
+    next(iter(feed))
+    assert feed.loader.dataset.read == [10, 11, 12]
+
+
+def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
+    class Mine:
+        asked = 0
+
+        def __init__(self) -> None:
+            self.place = 0
+
+        def __iter__(self):
+            while self.place < 7:
+                self.place += 1
+                yield torch.tensor([float(self.place)])
+            self.place = 0
+
+        def state_dict(self):
+            Mine.asked += 1
+            return {"place": self.place}
+
+        def load_state_dict(self, state):
+            self.place = state["place"]
+
+    list(Feed(Mine()))
+    assert Mine.asked == 0
+    assert_exact(lambda: Feed(Mine(), 2))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("given", [True, False])
+def test_torchdata_keeps_its_place_and_training_its_random_numbers(given):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def make() -> Feed:
+        torch.manual_seed(3)  # it seeds its sampler when it is made
+        g = generator() if given else None
+        return Feed(stateful.StatefulDataLoader(Items(), 3, shuffle=True, generator=g))
+
+    seed_all(1)
+    feed = make()
+    seed_all(1)
+    saves = []
+    whole = train(feed, saves=saves)
+    for save in saves:
+        other = make()
+        other.load_state_dict(save.feed)
+        set_random_state(save.random)
+        assert train(other, begin=save.epoch) == whole[save.step :], save[:2]
+
+
+def test_a_sequence_with_an_order_of_its_own_is_iterated():
+    class Shuffled(Sequence):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            raise AssertionError
+
+        def __iter__(self):
+            return iter(torch.randperm(8).float().split(1))
+
+    assert_exact(lambda: Feed(Shuffled()))
+
+
+def test_a_loader_with_its_own_iter_is_iterated():
+    class Doubled(DataLoader):
+        def __iter__(self):
+            for batch in super().__iter__():
+                yield batch * 2
+
+    assert_exact(lambda: Feed(Doubled(torch.arange(20.0), 3, shuffle=True)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (lambda: DataLoader(Items(), 5, shuffle=True), "batch_size was 3, is 5"),
+        (lambda: DataLoader(Items(21), 3, shuffle=True), "samples was 20, is 21"),
+        (lambda: DataLoader(Items(40), 3, shuffle=True), "batches was 7, is 14"),
+        (
+            lambda: DataLoader(Items(), 3),
+            "sampler was BatchSampler of RandomSampler, is BatchSampler of SequentialSampler",
+        ),
+        (
+            lambda: DataLoader(Items(), 3, shuffle=True, generator=generator()),
+            "generators was 0, is 1",
+        ),
+        (lambda: [1.0, 2.0], "kind was map-style, is sequence"),
+    ],
+)
+def test_a_pass_over_another_loader_is_refused_and_a_new_pass_is_announced(changed, text, caplog):
+    feed = Feed(DataLoader(Items(), 3, shuffle=True))
+    passing = iter(feed)
+    next(passing)
+    state = feed.state_dict()
+    with pytest.raises(ValueError, match=f"train_loader has changed since .*{text}"):
+        Feed(changed()).load_state_dict(state)
+    list(passing)
+    Feed(changed()).load_state_dict(feed.state_dict())
+    assert text in caplog.text
+
+
+def test_another_number_of_workers_is_refused_where_it_changes_what_comes():
+    feed = Feed(DataLoader(Stream(), 3))
+    next(iter(feed))
+    with pytest.raises(ValueError, match="num_workers was 0, is 2; expected the same loader"):
+        Feed(DataLoader(Stream(), 3, num_workers=2)).load_state_dict(feed.state_dict())
+
+
+def test_the_epoch_reaches_every_part_that_asks_for_it():
+    data = SeededDataset(Items())
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+    feed = Feed(DataLoader(data, 4, sampler=sampler))
+    list(feed)
+    assert sampler.epoch == data.epoch == 0
+    feed.epoch = 7
+    passing = iter(feed)
+    next(passing)
+    assert sampler.epoch == data.epoch == 7
+    other = Feed(DataLoader(data, 4, sampler=sampler))
+    assert other.epoch is None
+    other.load_state_dict(feed.state_dict())
+    assert other.epoch == 7
+
+
+def test_generators_of_a_given_batch_sampler_are_known():
+    g = generator()
+    inner = RandomSampler(Items(), generator=g)
+    loader = loader_of("random", "batch_sampler", "none")
+    loader.batch_sampler.sampler = inner
+    assert Feed(loader).generators() == [g]
+
+
+def test_a_feed_goes_when_the_last_one_who_holds_it_goes():
+    feed = Feed(DataLoader(Items(), 4))
+    list(feed)
+    gone = weakref.ref(feed)
+    del feed
+    assert gone() is None
