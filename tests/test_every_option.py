@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stoker import Engine, Hook, Layout, PlainSchedule, Step, Trainer, hooks
+from stoker import Engine, Hook, Layout, PlainSchedule, Step, StokerError, Trainer, hooks
 from toys import batches, loader, net, sgd
 
 
@@ -37,7 +37,7 @@ def behaviour(engine=(), trainer=(), fit=()) -> object:
     try:
         run = Trainer(Engine(**{**parts, **engine}), **{"hooks": [looks], **trainer})
         run.fit(**{"train_loader": batches(22), "val_loader": batches(10), "epochs": 2, **fit})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, StokerError) as error:
         return str(error)
     compiled = type(run.engine.criterion)
     return looks.seen, type(run.step), len(list(run.hooks)), run.run.dir is None, compiled
@@ -84,6 +84,7 @@ OPTIONS = {
         "last_window": "drop",
         "run_dir": "somewhere",
         "seed": 99,
+        "grace": -1,
     },
     "fit": {
         "train_loader": batches(8),
@@ -95,6 +96,7 @@ OPTIONS = {
         "limit_val_batches": 1,
         "overfit_batches": 1,
         "fast_dev_run": True,
+        "resume": "must",
     },
 }
 

@@ -105,7 +105,9 @@ def test_c07_the_effective_order_is_logged_once(tmp_path):
     run.fit(batches(4), epochs=1)
     run.fit(batches(4), epochs=2)
     said = (tmp_path / "log.txt").read_text()
-    assert said.count("hooks in order: Loss (10), Timing (10), SaveWeights (70), LR (90)") == 1
+    assert (
+        said.count("hooks in order: Loss (10), Timing (10), Checkpoint (70), SaveWeights (70)") == 1
+    )
 
 
 def test_c08_a_hook_that_never_calls_super_still_runs():
@@ -910,9 +912,18 @@ def test_a_run_folder_that_holds_a_run_is_left_alone(tmp_path):
     folders = []
     for _ in range(3):
         run = Trainer(engine(), run_dir=tmp_path / "my run")
-        run.fit(batches(), epochs=1)
+        run.fit(batches(), epochs=1, resume="never")
         folders.append(run.run.dir.name)
     assert folders == ["my run", "my run-2", "my run-3"]
+
+
+def test_a_run_folder_without_checkpoints_is_left_alone(tmp_path):
+    folders = []
+    for _ in range(2):
+        run = Trainer(engine(), [hooks.Loss(), hooks.SaveWeights()], run_dir=tmp_path / "run")
+        run.fit(batches(), epochs=1)
+        folders.append(run.run.dir.name)
+    assert folders == ["run", "run-2"]
 
 
 def test_a_file_in_place_of_a_run_folder_is_refused(tmp_path):
@@ -969,7 +980,7 @@ def test_the_folder_in_use_may_be_the_current_one(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for _ in range(2):
-        Trainer(engine(), run_dir=".").fit(batches(), epochs=1)
+        Trainer(engine(), run_dir=".").fit(batches(), epochs=1, resume="never")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "here-2"]
 
 

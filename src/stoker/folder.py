@@ -1,18 +1,30 @@
 """The folder of a run: its name. Whoever writes into it first makes it."""
 
 import os
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from stoker import dist
 
-_TRACES = ("metrics.jsonl", "metrics.csv", "log.txt", "model.safetensors", "tb", "trace.json")
+_TRACES = (
+    "config.yaml",
+    "env.json",
+    "metrics.jsonl",
+    "metrics.csv",
+    "log.txt",
+    "model.safetensors",
+    "tb",
+    "trace.json",
+    "checkpoints",
+)
 
 
 class RunFolder:
     """A folder to write a run into.
 
     A folder that holds a run already is left alone: the new run goes beside it, into ``name-2``,
-    ``name-3`` and so on.
+    ``name-3`` and so on, unless the run in it has checkpoints and is to go on.
     """
 
     def __init__(self, wanted: str | Path) -> None:
@@ -21,11 +33,17 @@ class RunFolder:
         if self._wanted.is_file():
             raise ValueError(f"run_dir '{self._wanted}' is a file, expected a folder or a new name")
 
-    def choose(self) -> None:
-        """Settle on a name, the same on all processes, without making anything."""
+    def choose(self, *, afresh: bool = True) -> None:
+        """Settle on a name, the same on all processes, without making anything.
+
+        Unless ``afresh``, a folder with checkpoints in it is taken, so that its run goes on.
+        """
         if self._chosen is None:
             self._check_writable()
-            self._chosen = Path(dist.from_main(str(self._first_free())))
+            old = [] if afresh else self.runs()
+            saved = [folder for folder in old if (folder / "checkpoints").is_dir()]
+            path = saved[-1] if saved else self.first_free()
+            self._chosen = Path(dist.from_main(str(path)))
 
     @property
     def path(self) -> Path:
@@ -33,6 +51,15 @@ class RunFolder:
         self.choose()
         assert self._chosen is not None
         return self._chosen
+
+    def runs(self) -> list[Path]:
+        """The folders of this name that hold a run, oldest first."""
+        found, free = [], self.first_free()
+        for path in self._names():
+            if path == free:
+                break
+            found.append(path)
+        return found
 
     def _check_writable(self) -> None:
         there = self._wanted.absolute()
@@ -42,10 +69,21 @@ class RunFolder:
             what = "no folder that can be written to"
             raise ValueError(f"run_dir '{self._wanted}' cannot be made: '{there}' is {what}")
 
-    def _first_free(self) -> Path:
-        number, path = 1, self._wanted
-        while any((path / trace).exists() for trace in _TRACES):
-            number += 1
-            whole = self._wanted.absolute() if not self._wanted.name else self._wanted
-            path = whole.with_name(f"{whole.name}-{number}")
-        return path
+    def first_free(self) -> Path:
+        """The first folder of this name that holds no run."""
+        return next(
+            path for path in self._names() if not any((path / trace).exists() for trace in _TRACES)
+        )
+
+    def _names(self) -> Iterator[Path]:
+        yield self._wanted
+        whole = self._wanted if self._wanted.name else self._wanted.absolute()
+        for number in count(2):
+            yield whole.with_name(f"{whole.name}-{number}")
+
+
+def usual_mode() -> int:
+    """Who may read and write a new file, where a library makes it more private than that."""
+    mask = os.umask(0)  # Python tells only the one that it replaces
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,4 +1,4 @@
-"""Ctrl-C: once to stop cleanly, twice to stop at once."""
+"""Signals: Ctrl-C once to stop cleanly, twice to stop at once; SIGTERM to save and leave."""
 
 import os
 import signal
@@ -7,37 +7,97 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from stoker.errors import Preempted
 from stoker.log import get_logger
 
 _log = get_logger()
+_ASKED_TO_END = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
+)
 
 
-@contextmanager
-def stop_on_interrupt(stop: Callable[[str], None]) -> Iterator[None]:
-    """Within it the first SIGINT calls ``stop``, a second raises KeyboardInterrupt.
+class Interrupts:
+    """What signals ask of a run. A stop comes after the step in hand.
 
-    Outside the main thread, where Python takes no signals, it does nothing.
+    Args:
+        stop: called with the reason, once.
+        grace: seconds after which a run that was asked to end is left where it is.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted, owner = False, os.getpid()
 
-    def handle(_: int, __: FrameType | None) -> None:
-        nonlocal interrupted
-        if os.getpid() != owner:
+    def __init__(self, stop: Callable[[str], None], grace: float = 30.0) -> None:
+        self._stop = stop
+        self._grace = grace
+        self._owner = os.getpid()
+        self._ctrl_c = False
+        self.asked: str | None = None
+        self.ends = False
+        """Whether the process is to end with the run."""
+        self.waiting = False
+        """Whether the run waits for data, which may be given up at once."""
+
+    def on_ctrl_c(self, _: int, __: FrameType | None) -> None:
+        """The first one stops, the second raises."""
+        if os.getpid() != self._owner:
             return  # a worker of a loader that inherited the handler
-        if interrupted:
+        if self._ctrl_c:
             raise KeyboardInterrupt
-        interrupted = True
+        self._ctrl_c = True
         _log.info(
             "Ctrl-C: the run stops after this step or validation; again stops it at once",
             ranks=None,
         )
-        stop("interrupted by Ctrl-C")
+        self._ask("interrupted by Ctrl-C")
 
-    before = signal.signal(signal.SIGINT, handle)
+    def on_end(self, number: int, _: FrameType | None) -> None:
+        """The machine is wanted by others: stop, save, and leave within the grace time."""
+        if os.getpid() != self._owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        name = signal.Signals(number).name
+        _log.info(f"{name}: the run saves after this step and ends", ranks=None)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, self._grace)
+        self.ends = True
+        self._ask(f"preempted by {name}")
+
+    def on_out_of_time(self, _: int, __: FrameType | None) -> None:
+        """The step did not end in time: what was saved before is what there is."""
+        _log.warning(
+            f"the step in hand did not end within the grace time of {self._grace:g} s: the last "
+            "checkpoint stays",
+            ranks=None,
+        )
+        raise Preempted
+
+    def _ask(self, reason: str) -> None:
+        first = self.asked is None
+        self.asked = self.asked or reason
+        self._stop(reason)
+        if self.waiting and first:
+            self.waiting = False
+            raise StopWaiting
+
+
+class StopWaiting(BaseException):
+    """Ends a wait for data."""
+
+
+@contextmanager
+def listening(interrupts: Interrupts) -> Iterator[None]:
+    """Within it signals are taken; outside the main thread Python takes none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {signal.SIGINT: interrupts.on_ctrl_c}
+    handlers |= dict.fromkeys(_ASKED_TO_END, interrupts.on_end)
+    if hasattr(signal, "SIGALRM"):
+        handlers[signal.SIGALRM] = interrupts.on_out_of_time
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -204,21 +204,27 @@ class Run:
 
     # What the loop does
 
-    def begin(self, task: Task) -> None:
-        """A task begins: what the last one left is forgotten, and the folder has its name."""
+    def begin(self, task: Task, *, afresh: bool = False) -> None:
+        """A task begins: what the last one left is forgotten, and the folder has its name.
+
+        Unless ``afresh``, the folder of a run that can go on is taken as it is.
+        """
         self.task, self.error, self.stop_reason = task, None, None
         self.checked = False
         if self._folder is not None:
-            self._folder.choose()
+            self._folder.choose(afresh=afresh)
 
     def begin_epoch(self, feed: Feed) -> None:
         """Take up a pass over the training data; results are those of this epoch."""
         self.feed, self.metrics, self.epoch_in_hand = feed, {}, self.epoch + 1
+        feed.epoch = self.epoch
 
     def end_epoch(self) -> bool:
         """Let go of the last step, and count the epoch if it was whole; whether it was."""
         assert self.feed is not None
         whole = self.feed.exhausted or "end_epoch" in self.wishes
+        if whole:
+            self.feed.end_pass()
         self.drop_step()
         self.epoch += whole
         return whole

@@ -183,7 +183,7 @@ def check_first_output(step: Step, run: Run, output: Output) -> None:
     fault = fault_of_targets(criterion, output.outputs, output.targets)
     if fault is not None and "forward" not in step.owns:
         raise ValueError(f"criterion {type(criterion).__name__} got {fault}")
-    if not bool(isfinite(loss.detach())):
+    if run.step == 0 and not bool(isfinite(loss.detach())):
         raise NonFiniteError(
             f"the first loss is {float(loss.detach())}, before any update: look for NaN in the "
             f"inputs, {describe(run.batches[0])}, and for a log or division in the loss"
@@ -224,3 +224,29 @@ def _no_loss(step: Step, engine: Engine, output: Output) -> str:
         "without a loss: give Engine a criterion, or let the model return a scalar, a dict of "
         "losses or an object with .loss"
     )
+
+
+def owner_of(step: Any, schedule: Schedule | None) -> Step:
+    """The one owner of the step, with its schedule."""
+    owner = as_step(step)
+    if schedule is not None:
+        if "train" in owner.owns:
+            raise ValueError(
+                f"{owner_name(owner)}.train and {type(schedule).__name__} both order the "
+                "micro-batches of a step: leave one out"
+            )
+        if not hasattr(schedule, "run"):
+            raise TypeError(f"schedule is {schedule!r}, expected one such as PlainSchedule()")
+        owner.schedule = schedule
+    return owner
+
+
+def judged(step: Step, result: Any) -> Output:
+    """What a validation forward returned, as an `Output` that has something to judge."""
+    output = result if isinstance(result, Output) else as_output(step, result, "val_forward")
+    if output.loss is None and output.outputs is None:
+        raise ValueError(
+            f"{owner_name(step)}.val_forward returned an Output with neither 'loss' nor 'outputs': "
+            "set Output(loss=…) or Output(outputs=…)"
+        )
+    return output

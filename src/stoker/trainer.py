@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,19 +11,22 @@ from torch import Tensor
 
 from stoker import hooks as stock
 from stoker.data import Feed
-from stoker.data.feed import LastWindow, Loaders, count_of, take, val_feeds_of
+from stoker.data.feed import LastWindow, Loaders, count_of, positive, take, val_feeds_of
 from stoker.engine import Engine, Schedule
 from stoker.engine.check import check_trainable
+from stoker.errors import Preempted
 from stoker.events import History
 from stoker.every import Every
 from stoker.folder import RunFolder
 from stoker.hooks.dispatch import HookList
 from stoker.hooks.hook import Hook
-from stoker.interrupt import stop_on_interrupt
+from stoker.interrupt import listening
+from stoker.keeper import Keeper
 from stoker.log import get_logger
 from stoker.run import Run, Task
 from stoker.seed import seed_all, undisturbed
-from stoker.step import Step, as_output, as_step, owner_name
+from stoker.state import RunState, find_checkpoint, load_checkpoint
+from stoker.step import judged, owner_name, owner_of
 from stoker.tree import concatenate, map_tensors
 from stoker.types import Batch, Output
 
@@ -50,10 +52,11 @@ class Trainer:
         accumulate: how many batches of the loader make one step.
         last_window: what becomes of a last window with fewer batches: "flush" makes a smaller
             step of it, "drop" leaves it out.
-        run_dir: the folder of the run. One that holds a run already is left alone, and the new
-            run goes beside it.
+        run_dir: the folder of the run. A run in it that has checkpoints goes on; any other is
+            left alone, and the new run goes beside it.
         seed: seeds all random numbers when training begins; the model exists before that, so seed
             its initialisation yourself.
+        grace: seconds to save and leave in, after SIGTERM or SIGUSR1.
     """
 
     def __init__(
@@ -67,21 +70,25 @@ class Trainer:
         last_window: LastWindow = "flush",
         run_dir: str | Path | None = None,
         seed: int | None = None,
+        grace: float = 30.0,
     ) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(
                 f"engine is a {type(engine).__name__}, expected Engine(model, optimizer, …)"
             )
         self.engine = engine
-        self.step = _owner(step, schedule)
+        self.step = owner_of(step, schedule)
         self.accumulate = accumulate
         self.last_window = last_window
         self.seed = seed
+        self.grace = positive("grace", grace)
         self.run = Run(engine, RunFolder(run_dir) if run_dir is not None else None)
         self.history = History()
         self.hooks = HookList(stock.default() if hooks is None else hooks, self.run)
         self._validated_at = (-1, monotonic())
         self._attached = self._busy = self._dev_run = False
+        self._keeper: Keeper
+        self._loaded: Path | None = None
 
     # The loop
 
@@ -97,6 +104,7 @@ class Trainer:
         limit_val_batches: int | float | None = None,
         overfit_batches: int | float | None = None,
         fast_dev_run: bool | int = False,
+        resume: str | Path = "auto",
     ) -> History:
         """Train until ``epochs`` or ``max_steps`` are finished, counted from the run's beginning.
 
@@ -113,6 +121,9 @@ class Trainer:
             fast_dev_run: one batch (or so many) of everything, to see that it runs. Nothing is
                 written, by this fit and by what follows until the next, and weights, counters and
                 random numbers are afterwards as before.
+            resume: "auto" goes on where the run folder's newest whole checkpoint is, if there is
+                one; "must" fails if there is none; "never" begins anew, in a folder of its own; a
+                path names the checkpoint to go on from.
         """
         if overfit_batches is not None:
             train_loader = take(train_loader, overfit_batches)
@@ -131,23 +142,31 @@ class Trainer:
         run.steps_per_epoch = feed.steps
         run.val_names = tuple(val_feeds)
         self._check_fit()
-        trial = self._trial() if fast_dev_run else nullcontext(self.history)
-        with trial as history, self._running("fit") as hooks, self._training(hooks):
+        trial = self._trial(feed) if fast_dev_run else nullcontext(self.history)
+        with (
+            trial as history,
+            self._running("fit", afresh=resume not in ("auto", "must")) as hooks,
+            self._training(hooks, feed, resume),
+        ):
             idle = 0
-            while not run.done:
+            while self._keeper.goes_on:
                 before = run.step
                 self._train_epoch(feed, val_feeds, every)
                 idle = idle + 1 if run.step == before else 0
                 if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
                     run.stop(f"{idle} epochs in a row went by without one update")
+        if self._keeper.interrupts.ends:
+            raise Preempted
         return history
 
     def _train_epoch(self, feed: Feed, val_feeds: dict[str, Feed], every: Every | None) -> None:
         run, fire, calls, train = self.run, self.run.fire, self.run.calls, self.step.train
+        keeper = self._keeper
         by_step = every if every is not None and every.unit != "ep" else None
         run.begin_epoch(feed)
         fire("before_epoch")
-        for window in feed:
+        keeper.go_on()
+        for window in keeper.windows(feed):
             run.begin_step(window)
             run.events.step = run.step + 1  # what this step puts is put under its number
             if calls["before_step"]:
@@ -158,18 +177,21 @@ class Trainer:
                 fire("after_step")
             if (by_step or run.wishes) and self._validation_due(every):
                 self._validate(val_feeds)
+            keeper.after_step(feed)
             if run.leaves_epoch:
                 break
             run.end_step()
+        keeper.leaving(feed)
         whole = run.end_epoch()
         if whole and self.engine.lr_step == "epoch":
             self.step.adjust_lr(self.engine, run)
         fire("after_train_epoch")
-        if self._validation_due_after_epoch(every, whole):
+        if self._validation_due(every, whole=whole):
             self._validate(val_feeds)
         fire("after_epoch")
-        run.wishes.clear()
         self.history.append({"epoch": run.epoch_in_hand, "step": run.step, **run.metrics})
+        keeper.after_epoch(feed)
+        run.wishes.clear()
 
     def _validate(self, feeds: dict[str, Feed]) -> dict[str, float]:
         run, fire, engine = self.run, self.run.fire, self.engine
@@ -189,7 +211,7 @@ class Trainer:
                     run.begin_step(window)
                     fire("before_val_step")
                     output = val_forward(engine, engine.place(window[0]))
-                    run.add_output(_judged(self.step, output))
+                    run.add_output(judged(self.step, output))
                     fire("after_val_step")
                     run.end_step()
                 fire("after_val")
@@ -224,6 +246,7 @@ class Trainer:
         gathered = []
         with (
             self._running("predict"),
+            run.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
             undisturbed(*feed.generators()),
@@ -241,6 +264,20 @@ class Trainer:
             fire("after_predict")
         return gathered[0] if one_batch else concatenate(gathered)
 
+    # Saving, beside what the Checkpoint hook does
+
+    def save(self, folder: str | Path, *, overwrite: bool = True) -> Path:
+        """Save everything the run is as a checkpoint in ``folder``, between two fits."""
+        if self._busy:
+            raise RuntimeError("save() was called within a run: a hook calls run.ask('save')")
+        return self._state().save(Path(folder), self._validated_at[0], overwrite=overwrite)
+
+    def load(self, path: str | Path) -> None:
+        """Take up a checkpoint, or the newest of a folder or run: the next fit goes on from it."""
+        self._loaded = find_checkpoint(path, None)
+        assert self._loaded is not None
+        self._state().restore_engine(load_checkpoint(self._loaded).shared)
+
     def stop(self, reason: str = "stopped by the caller") -> None:
         """End a fit in progress after the step in hand; may be called from another thread."""
         self.run.stop(reason)
@@ -253,27 +290,18 @@ class Trainer:
     # Around the loop
 
     @contextmanager
-    def _trial(self) -> Iterator[History]:
+    def _trial(self, feed: Feed) -> Iterator[History]:
         """A fit that leaves no trace: afterwards everything is as before; its own history."""
-        run, engine, history = self.run, self.engine, self.history
-        kept = deepcopy(engine.state_dict())
-        hook_states = [(hook, deepcopy(hook.state_dict())) for hook in self.hooks]
-        events = run.events.state_dict()
-        counters = run.step, run.epoch, run.samples, run.metrics, self._validated_at
+        history, validated_at = self.history, self._validated_at
         self.history = History()
         try:
-            with undisturbed():
+            with self._state().untouched(feed):
                 yield self.history
         finally:
-            engine.load_state_dict(kept)
-            for hook, state in hook_states:
-                hook.load_state_dict(state)
-            run.events.load_state_dict(events)
-            run.step, run.epoch, run.samples, run.metrics, self._validated_at = counters
-            self.history = history
+            self.history, self._validated_at = history, validated_at
 
     @contextmanager
-    def _running(self, task: Task) -> Iterator[HookList]:
+    def _running(self, task: Task, *, afresh: bool = False) -> Iterator[HookList]:
         """The outermost points, and the state they may rely on; the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
@@ -282,7 +310,7 @@ class Trainer:
                 f"{task}() was called within a {run.task} in progress: a hook asks for an "
                 "evaluation with run.ask('evaluate')"
             )
-        run.begin(task)
+        run.begin(task, afresh=afresh)
         run.fire, run.calls = hooks.fire, hooks.calls
         self._busy = True
         try:
@@ -301,23 +329,35 @@ class Trainer:
                 self.history.stop_reason = run.stop_reason
 
     @contextmanager
-    def _training(self, hooks: HookList) -> Iterator[None]:
-        """Training mode, Ctrl-C, the seed, and the points around training."""
+    def _training(self, hooks: HookList, feed: Feed, resume: str | Path) -> Iterator[None]:
+        """Training mode, signals, the seed, what was saved, and the points around training."""
         run = self.run
-        if run.limit_reached:
-            _log.info(f"nothing left to do: {run.where()}")
-            yield
-            return
+        keeper = Keeper(self._state(), hooks, lambda: self._validated_at[0], self.grace)
+        self._keeper = keeper
+        if not self._dev_run:
+            keeper.take_up(feed, self._loaded if self._loaded and resume == "auto" else resume)
+            self._loaded = keeper.later
+        resumed = keeper.resumed
+        validated_at = resumed.validated_at if resumed is not None else self._validated_at[0]
+        self._validated_at = (validated_at, monotonic())
+        if keeper.has_nothing_to_do:
+            _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
+            if resumed is None:
+                yield
+                return
         with (
             self.engine.mode(training=True),
-            stop_on_interrupt(run.stop),
+            listening(keeper.interrupts),
             _ending(hooks, "after_train"),
         ):
             if run.step == 0 and self.seed is not None:
                 seed_all(self.seed)
-            self._validated_at = (self._validated_at[0], monotonic())
             run.fire("before_train")
+            keeper.begin(feed)
             yield
+
+    def _state(self) -> RunState:
+        return RunState(self.run, self.hooks, self.step, self.history)
 
     def _check_fit(self) -> None:
         """What cannot be trained is refused before data is touched."""
@@ -328,27 +368,20 @@ class Trainer:
             raise ValueError("fit() needs an optimizer: Engine(model, optimizer, criterion)")
         check_trainable(engine)
 
-    def _validation_due(self, every: Every | None) -> bool:
-        """After a step: because of its number, the clock, or because someone asked."""
-        run = self.run
-        if run.asked("evaluate"):
-            return bool(run.val_names)
-        if every is None or not run.updated or run.step == self._validated_at[0]:
-            return False
-        if not run.val_names:
-            return False
-        return every.at_step(run.step) or (
-            every.unit == "min" and every.at_seconds(monotonic() - self._validated_at[1])
-        )
+    def _validation_due(self, every: Every | None, *, whole: bool | None = None) -> bool:
+        """When asked; after a step, by its number or the clock; after an epoch; at the end.
 
-    def _validation_due_after_epoch(self, every: Every | None, whole: bool) -> bool:
-        """After an epoch, when asked, and once at the end; never twice at one step."""
+        ``whole`` is given after an epoch, and says whether it was. Never twice at one step.
+        """
         run = self.run
-        if run.asked("evaluate"):
+        if not run.val_names or run.asked("evaluate"):
             return bool(run.val_names)
-        if every is None or not run.val_names or run.step == self._validated_at[0]:
+        if every is None or run.step == self._validated_at[0]:
             return False
-        return run.limit_reached or (whole and every.at_epoch(run.epoch))
+        if whole is not None:
+            return run.limit_reached or (whole and every.at_epoch(run.epoch))
+        since = monotonic() - self._validated_at[1]
+        return run.updated and (every.at_step(run.step) or every.at_seconds(since))
 
 
 @contextmanager
@@ -365,29 +398,3 @@ def _ending(hooks: HookList, point: str) -> Iterator[None]:
     finally:
         run.drop_step()
         hooks.fire_all(point)
-
-
-def _owner(step: Any, schedule: Schedule | None) -> Step:
-    """The one owner of the step, with its schedule."""
-    owner = as_step(step)
-    if schedule is not None:
-        if "train" in owner.owns:
-            raise ValueError(
-                f"{owner_name(owner)}.train and {type(schedule).__name__} both order the "
-                "micro-batches of a step: leave one out"
-            )
-        if not hasattr(schedule, "run"):
-            raise TypeError(f"schedule is {schedule!r}, expected one such as PlainSchedule()")
-        owner.schedule = schedule
-    return owner
-
-
-def _judged(step: Step, result: Any) -> Output:
-    """What a validation forward returned, as an `Output` that has something to judge."""
-    output = result if isinstance(result, Output) else as_output(step, result, "val_forward")
-    if output.loss is None and output.outputs is None:
-        raise ValueError(
-            f"{owner_name(step)}.val_forward returned an Output with neither 'loss' nor 'outputs': "
-            "set Output(loss=…) or Output(outputs=…)"
-        )
-    return output

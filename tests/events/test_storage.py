@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stoker.events import Cursor, EventStorage, History, get_event_storage
+from stoker.events import Cursor, EventStorage, History, Row, get_event_storage
 
 
 def test_a_smoothed_name_reads_as_the_median_of_its_window():
@@ -71,16 +71,19 @@ def test_an_unknown_name_lists_what_there_is():
         storage.history("y")
 
 
-def test_the_state_comes_back_and_counts_as_read():
+def test_the_state_comes_back_and_a_cursor_of_then_has_read_it():
     first, second = EventStorage(window=4), EventStorage(window=4)
     first.step = 9
     for value in range(6):
         first.put_scalar("x", float(value))
     first.put_scalar("y", torch.tensor(2.0), smoothing_hint=False)
+    cursor = Cursor()
+    first.unread(cursor)
+    first.put_scalar("z", 5.0)
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
     assert second.readings() == first.readings()
-    assert second.unread(Cursor()) == []
+    assert second.unread(cursor) == [Row(9, {"z": 5.0})]
 
 
 def test_a_history_gives_series_rows_and_the_best_epoch():

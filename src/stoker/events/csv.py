@@ -25,6 +25,17 @@ class Csv(Writer):
             with path.open(encoding="utf-8", newline="") as file:
                 self._columns = next(csv.reader(file), self._columns)
 
+    def length(self, path: Path) -> int:
+        """Lines, without the one of names."""
+        return len(self._lines(path))
+
+    def cut(self, path: Path, length: int, step: int) -> None:
+        """Cut off the lines of an attempt that was killed."""
+        lines = self._lines(path)
+        if len(lines) > length:
+            self._path, self._columns = path, list(lines[0])
+            self._rewrite(lines[:length])
+
     def write(self, rows: list[Row], where: Where) -> None:
         """Append the rows."""
         head = {"epoch": where.epoch, "samples": where.samples}
@@ -32,15 +43,17 @@ class Csv(Writer):
         new = [name for line in lines for name in line if name not in self._columns]
         if new or not self._path.exists():
             self._columns += dict.fromkeys(new)
-            self._rewrite()
+            self._rewrite(self._lines(self._path))
         with self._path.open("a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self._columns, restval="").writerows(lines)
 
-    def _rewrite(self) -> None:
-        old: list[dict[str, str]] = []
-        if self._path.exists():
-            with self._path.open(encoding="utf-8", newline="") as file:
-                old = list(csv.DictReader(file))
+    def _lines(self, path: Path) -> list[dict[str, str]]:
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def _rewrite(self, old: list[dict[str, str]]) -> None:
         aside = self._path.with_suffix(".csv.partial")
         with aside.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self._columns, restval="")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import IO
@@ -28,6 +29,15 @@ class JsonLines(Writer):
         """Open for appending; a last line that a kill left torn is cut off."""
         _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8", newline="\n")
+
+    def length(self, path: Path) -> int:
+        """Bytes."""
+        return path.stat().st_size if path.exists() else 0
+
+    def cut(self, path: Path, length: int, step: int) -> None:
+        """Cut off the lines of an attempt that was killed."""
+        if path.exists() and path.stat().st_size > length:
+            os.truncate(path, length)
 
     def write(self, rows: list[Row], where: Where) -> None:
         """One line per row, handed to the operating system before it returns."""

@@ -148,17 +148,25 @@ class EventStorage:
         """The numbers it holds, as plain values."""
         return {
             "step": self.step,
+            "serial": self._serial,
             "series": {
-                name: {"smooth": s.smooth, "values": as_floats(s.values), "step": s.step}
+                name: {
+                    "smooth": s.smooth,
+                    "values": as_floats(s.values),
+                    "step": s.step,
+                    "serial": s.serial,
+                }
                 for name, s in self._series.items()
             },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; it counts as read."""
-        self.step = state["step"]
+        """Take back what `state_dict` gave; whether it was read, the cursors of readers say."""
+        self.step, self._serial = state["step"], state["serial"]
         self._series = {
-            name: _Series(s["smooth"], deque(s["values"], maxlen=self.window), s["step"])
+            name: _Series(
+                s["smooth"], deque(s["values"], maxlen=self.window), s["step"], s["serial"]
+            )
             for name, s in state["series"].items()
         }
 

@@ -23,10 +23,16 @@ class TensorBoard(Writer):
             ) from error
         self._make: Any = SummaryWriter
         self._writer: Any = None
+        self._purge: int | None = None
+
+    def cut(self, path: Path, length: int, step: int) -> None:
+        """Let TensorBoard pass over what an attempt that was killed wrote after this step."""
+        self._purge = step + 1
 
     def open(self, path: Path) -> None:
         """Start an event file; TensorBoard shows several in one folder as one run."""
-        self._writer = self._make(log_dir=str(path))
+        self._writer = self._make(log_dir=str(path), purge_step=self._purge)
+        self._purge = None
 
     def write(self, rows: list[Row], where: Where) -> None:
         """Add the numbers at their steps."""

@@ -35,6 +35,13 @@ class Writer(ABC):
     def open(self, path: Path) -> None:  # noqa: B027, a writer without a file needs neither
         """Get ready to write there; called again after a `close`."""
 
+    def length(self, path: Path) -> int:
+        """How much is written there, so that `cut` can go back to it."""
+        return 0
+
+    def cut(self, path: Path, length: int, step: int) -> None:  # noqa: B027
+        """Before `open`: forget what was written after the file had this length, at this step."""
+
     @abstractmethod
     def write(self, rows: list[Row], where: Where) -> None:
         """Take rows, oldest step first."""

@@ -1,6 +1,7 @@
 """Hooks: code at named points of a run. `default` lists those a new trainer has."""
 
 from stoker.events import JsonLines
+from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.hook import POINTS, Hook, Priority
 from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
 from stoker.hooks.periodic import Periodic
@@ -16,6 +17,7 @@ __all__ = [
     "LR",
     "POINTS",
     "Callback",
+    "Checkpoint",
     "EarlyStopping",
     "FreezeLayers",
     "GradNorm",
@@ -39,11 +41,13 @@ __all__ = [
 ]
 
 
-def default(*, log_every: int = 50, progress: bool = True) -> list[Hook]:
+def default(
+    *, log_every: int = 50, progress: bool = True, checkpoint: Checkpoint | None = None
+) -> list[Hook]:
     """What a trainer has that was given no hooks.
 
     Loss, learning rate and timing, a progress bar, and for a run with a folder ``metrics.jsonl``,
-    ``log.txt`` and the final weights. Add to it: ``hooks=[*hooks.default(), Mine()]``.
+    ``log.txt``, checkpoints and the final weights. Add to it: ``hooks=[*hooks.default(), Mine()]``.
     """
     bar: list[Hook] = [Progress()] if progress else []
     return [
@@ -53,5 +57,6 @@ def default(*, log_every: int = 50, progress: bool = True) -> list[Hook]:
         *bar,
         Write(JsonLines(), every=log_every, optional=True),
         LogFile(),
+        checkpoint or Checkpoint(optional=True),
         SaveWeights(optional=True),
     ]

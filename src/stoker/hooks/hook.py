@@ -45,6 +45,12 @@ class Hook:
     writes: bool = False
     """Whether it leaves files behind; such hooks stay out of a ``fast_dev_run``."""
 
+    puts: tuple[str, ...] = ()
+    """The results it makes, such as "val/loss"; "val/" stands for every validation loader."""
+
+    reads: tuple[str, ...] = ()
+    """The results of others that it acts on."""
+
     @property
     def name(self) -> str:
         """What the hook is called in messages and saved state; set it to have two of a class."""

@@ -26,6 +26,7 @@ class Loss(Hook):
     """
 
     priority = Priority.MEASURE
+    puts = ("train/loss", "val/loss")
 
     def __init__(self, window: int = 50) -> None:
         self._recent: deque[tuple[Tensor, float]] = deque(maxlen=window)
@@ -89,7 +90,8 @@ class Loss(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._recent.clear()
-        self._recent.extend((torch.tensor(v), w) for v, w in state["recent"])
+        recent = [(torch.tensor(v, dtype=torch.float64), w) for v, w in state["recent"]]
+        self._recent.extend(recent)
         self._train.load_state_dict(state["train"])
 
     def _sums(self, run: Run) -> bool:
@@ -178,7 +180,12 @@ class Metrics(Hook):
         self._read = read or _outputs_and_targets
         self._val = made if on != "train" else {}
         self._train = deepcopy(made) if on != "val" else {}
+        for metric in self._train.values():
+            persistent: Any = getattr(metric, "persistent", None)
+            if callable(persistent):
+                persistent(True)  # torchmetrics leaves what it counted out of its state
         self._updated = False
+        self.puts = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
 
     def attach(self, run: Run) -> None:
         """Move metrics that hold tensors to the device, and offer those on training data."""
@@ -251,15 +258,18 @@ class Metrics(Hook):
             for name, metric in self._train.items()
             if isinstance(metric, Stateful)
         }
-        return {"updated": self._updated, "train": states}
+        counts = {name: getattr(metric, "update_count", 0) for name, metric in self._train.items()}
+        return {"updated": self._updated, "train": states, "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._updated = state["updated"]
         for name, saved in state["train"].items():
-            metric = self._train[name]
-            assert isinstance(metric, Stateful)
-            metric.load_state_dict(saved)
+            metric: Any = self._train.get(name)
+            if isinstance(metric, Stateful):
+                metric.load_state_dict(saved)
+                if hasattr(metric, "_update_count"):  # torchmetrics warns of none
+                    metric._update_count = state["counts"][name]
 
 
 class LR(Hook):
@@ -270,6 +280,7 @@ class LR(Hook):
     """
 
     priority = Priority.REPORT  # after hooks that set a rate of their own before a step
+    puts = ("lr",)
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
@@ -294,11 +305,21 @@ class LR(Hook):
         for name, optimizer in run.engine.optimizers.items():
             self._used[name] = float(optimizer.param_groups[self._group[name]]["lr"])
 
+    def state_dict(self) -> dict[str, Any]:
+        """The rates last used."""
+        return {"used": dict(self._used)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._used.clear()
+        self._used.update(state["used"])
+
 
 class GradNorm(Hook):
     """``grad_norm``: the norm of all gradients before clipping."""
 
     priority = Priority.MEASURE
+    puts = ("grad_norm",)
 
     def before_update(self, run: Run) -> None:
         """Measure it."""

@@ -43,6 +43,7 @@ class EarlyStopping(Hook):
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
         self.monitor = Monitor(monitor, mode, min_delta)
+        self.reads = (self.monitor.name,)
         self.patience = patience
         self.baseline = baseline
         self.check_finite = check_finite

@@ -29,6 +29,7 @@ class Timing(Hook):
     """
 
     priority = Priority.MEASURE
+    puts = ("time/step", "time/data")
 
     def __init__(self, *, ignore_steps: int = 0, log_epochs: bool = False) -> None:
         self.timers = MultiTimer()
@@ -106,6 +107,7 @@ class Throughput(Hook):
     """
 
     priority = Priority.MEASURE
+    puts = ("samples/s", "tokens/s")
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -146,6 +148,7 @@ class Memory(Hook):
     """``memory/host`` and, on an accelerator, ``memory/device``: peaks in GiB, after each epoch."""
 
     priority = Priority.MEASURE
+    puts = ("memory/host", "memory/device")
 
     def after_epoch(self, run: Run) -> None:
         """Record the peaks."""

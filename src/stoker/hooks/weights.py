@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from stoker import dist
 from stoker.engine import bare
 from stoker.every import Every
+from stoker.folder import usual_mode
 from stoker.hooks.hook import Hook, Priority
 from stoker.hooks.monitor import Mode, Monitor
 from stoker.hooks.periodic import Periodic
@@ -103,6 +104,7 @@ class KeepBest(Hook):
 
     def __init__(self, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
         self.monitor = Monitor(monitor, mode)
+        self.reads = (self.monitor.name,)
         self.step: int | None = None
         self._weights: dict[str, Tensor] = {}
 
@@ -246,9 +248,10 @@ class SaveWeights(Periodic):
 
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(path.name + ".partial")
-        save_model(bare(run.engine.model), str(aside))
+        save_model(bare(run.engine.model), str(aside), metadata={"step": str(run.step)})
         with aside.open("rb") as file:
             os.fsync(file.fileno())
+        aside.chmod(usual_mode())  # safetensors makes files that only their owner may read
         os.replace(aside, path)
 
 
@@ -262,6 +265,7 @@ class Plateau(Hook):
             raise TypeError(f"Plateau takes a ReduceLROnPlateau, got a {type(scheduler).__name__}")
         self.scheduler = scheduler
         self.monitor = Monitor(monitor, scheduler.mode)
+        self.reads = (self.monitor.name,)
 
     def before_train(self, run: Run) -> None:
         """See that there will be something to watch."""

@@ -2,7 +2,9 @@
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from stoker import dist
 from stoker.events import Cursor, Where, Writer
@@ -46,9 +48,12 @@ class Write(Periodic):
         self._cursor = Cursor()
         self._open: list[Writer] = []
         self._pace = Pace(0)
+        self._dir: Path | None = None
+        self._cut_at: dict[Writer, tuple[int, int]] = {}  # length and step to go back to
 
     def before_run(self, run: Run) -> None:
         """Refuse a run that leaves no place to write to."""
+        self._dir = run.dir
         for writer in self.writers:
             if self._has_no_place(writer, run) and not self.optional:
                 kind = type(writer).__name__
@@ -56,6 +61,10 @@ class Write(Periodic):
                     f"the {kind} writer has nowhere to write: give the Trainer a run_dir, "
                     f"or {kind} a path"
                 )
+
+    def before_train(self, run: Run) -> None:
+        """Times that are left are estimated from here on."""
+        super().before_train(run)
         self._pace = Pace(run.step)
 
     def after_val(self, run: Run) -> None:
@@ -91,13 +100,38 @@ class Write(Periodic):
         for writer in self._open:
             writer.write(rows, where)
 
+    def state_dict(self) -> dict[str, Any]:
+        """How far it has read, and how long the files are."""
+        return {
+            "serial": self._cursor.serial,
+            "step": self._cursor.gauge_step,
+            "lengths": [self._length(writer) for writer in self.writers],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; what was written since will be cut off."""
+        self._cursor = Cursor(state["serial"], state["step"])
+        lengths = zip(self.writers, state["lengths"], strict=True)
+        self._cut_at = {writer: (length, state["step"]) for writer, length in lengths}
+
+    def _length(self, writer: Writer) -> int:
+        """How long the file of a writer is, or will be when it is cut."""
+        if writer in self._cut_at:
+            return self._cut_at[writer][0]
+        path = self._path(writer)
+        return writer.length(path) if path is not None else 0
+
+    def _path(self, writer: Writer) -> Path | None:
+        if writer.file is None or writer.path is not None:
+            return writer.path
+        return self._dir / writer.file if self._dir is not None else None
+
     def _open_one(self, writer: Writer, run: Run) -> None:
-        if writer.file is not None:
-            path = writer.path
-            if path is None:
-                assert run.dir is not None
-                path = run.dir / writer.file
+        path = self._path(writer) if writer.file is not None else None
+        if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if writer in self._cut_at:
+                writer.cut(path, *self._cut_at.pop(writer))
             writer.open(path)
         self._open.append(writer)
 

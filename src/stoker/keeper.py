@@ -1,0 +1,181 @@
+"""`Keeper`: the moments at which a run is saved, and its way back from what was saved."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.data import Feed
+from stoker.errors import CheckpointError
+from stoker.hooks.checkpoint import Checkpoint
+from stoker.hooks.dispatch import HookList
+from stoker.interrupt import Interrupts, StopWaiting
+from stoker.log import get_logger
+from stoker.state import Resumed, RunState, Stage, find_checkpoint, is_beyond, load_checkpoint
+
+_log = get_logger()
+
+
+class Keeper:
+    """Saves a fit between its steps, and takes it up again.
+
+        take_up        before hooks begin: counters, model, optimizer, hooks, the place in the data
+        begin          hooks have begun: their state once more, random numbers; or the first save
+          go_on        the same for a run that goes on in the middle of an epoch
+          windows      none, if the epoch has only its end left
+            after_step     a save that is due
+          leaving      the run leaves the epoch early: saved before the epoch's end is seen by hooks
+          after_epoch  a save that is due, and the last one
+
+    Without a `Checkpoint` hook nothing is saved; signals are minded all the same.
+
+    Args:
+        state: takes the run down and puts it back.
+        hooks: those that take part; one of them may be a `Checkpoint`.
+        validated_at: tells the step of the last validation.
+        grace: seconds to save and leave in when a signal says so.
+    """
+
+    def __init__(
+        self, state: RunState, hooks: HookList, validated_at: Callable[[], int], grace: float
+    ) -> None:
+        self._state = state
+        self._run = state.run
+        self._validated_at = validated_at
+        found = [hook for hook in hooks if isinstance(hook, Checkpoint)]
+        if len(found) > 1:
+            names = ", ".join(repr(hook.name) for hook in found)
+            raise ValueError(f"a run has one Checkpoint hook, got {len(found)}: {names}")
+        self._hook = found[0] if found else None
+        if self._hook is not None and self._hook.open(self._run) is None:
+            self._hook = None
+        self.interrupts = Interrupts(self._run.stop, grace)
+        self.resumed: Resumed | None = None
+        self.later: Path | None = None
+        self._left_early = False
+
+    def take_up(self, feed: Feed, resume: str | Path) -> None:
+        """Put back the newest checkpoint, or the one that was named, if there is one."""
+        run = self._run
+        if run.step and resume in ("auto", "must", "never"):
+            self._go_on_here(feed, resume)
+            return
+        checkpoints = self._hook.checkpoints if self._hook else None
+        if resume == "never" and checkpoints is not None and checkpoints.list():
+            raise CheckpointError(
+                f"resume='never', but '{checkpoints.folder}' holds the checkpoints of another run: "
+                "choose another folder"
+            )
+        path = find_checkpoint(resume, checkpoints)
+        if path is None:
+            return
+        saved = load_checkpoint(path)
+        if is_beyond(saved, run.max_epochs, run.max_steps):
+            self.later = path  # a fit before the one that was killed
+            run.stop("an earlier attempt has got further than this fit")
+            return
+        self.resumed = self._state.restore(saved, feed)
+        _log.info(f"going on from {path}: {run.where()}")
+
+    def _go_on_here(self, feed: Feed, resume: str | Path) -> None:
+        """This trainer has trained: it goes on from where it is, also within an epoch."""
+        if resume == "never":
+            raise ValueError("resume='never', but this trainer has trained: make a new one")
+        before = self._run.feed
+        if before is not None and before.loader is feed.loader:
+            feed.load_state_dict(before.state_dict())
+
+    @property
+    def has_nothing_to_do(self) -> bool:
+        """Whether no step is left, and no end of an epoch either."""
+        return self._run.done and not (self.resumed is not None and self.resumed.within_epoch)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is an epoch to make: a new one, or the rest of one."""
+        return self.resumed is not None or not self._run.done
+
+    def begin(self, feed: Feed) -> None:
+        """Training begins: from the state that was put back, or with a first save."""
+        if self.resumed is not None and not self.resumed.within_epoch:
+            self._finish_resume()
+        elif self.resumed is None and self._run.step == 0:
+            self._save(feed, "between", wait=True)  # from here on there is one to go on from
+
+    def go_on(self) -> None:
+        """An epoch has begun for hooks, which the run may be in the middle of."""
+        self._left_early = False
+        if self.resumed is not None:
+            self._finish_resume()
+
+    def windows(self, feed: Feed) -> Iterable[list[Any]]:
+        """The windows of the epoch, until a signal comes while one is waited for."""
+        if self._run.done or self._run.asked("end_epoch"):
+            return ()
+        by_workers = getattr(feed.loader, "num_workers", 0) > 0
+        return self._until_stopped(feed) if by_workers else feed
+
+    def _until_stopped(self, feed: Feed) -> Iterator[list[Any]]:
+        """The same windows; a signal that comes while workers are waited for ends them.
+
+        Not with the first one, when a pass begins and draws its order.
+        """
+        windows, interrupts, begun = iter(feed), self.interrupts, False
+        while True:
+            place = feed.place
+            try:
+                interrupts.waiting = begun and interrupts.asked is None
+                window = next(windows, None)
+                interrupts.waiting = False
+            except StopWaiting:
+                feed.place = place  # what came at the last moment makes no step
+                return
+            except BaseException:
+                interrupts.waiting = False
+                raise
+            if window is None:
+                return
+            begun = True
+            yield window
+
+    def after_step(self, feed: Feed) -> None:
+        """Save if it is due; after the last step of an epoch later, when its end is over."""
+        if self._hook is None or not self._hook.wanted(self._run):
+            return
+        if not feed.exhausted and not self._run.asked("end_epoch"):
+            self._save(feed, "within")
+        else:
+            self._hook.due = True
+
+    def leaving(self, feed: Feed) -> None:
+        """Save a run that leaves its epoch early, as if it went on."""
+        self._left_early = self._run.done
+        if self._left_early:
+            self._save(feed, "within")
+
+    def after_epoch(self, feed: Feed) -> None:
+        """Save if it is due, and at the end; an epoch cut short by a signal is saved already."""
+        cut_short = self._left_early and self.interrupts.asked is not None
+        due = self._hook is not None and self._hook.wanted(self._run)
+        if (due or self._run.done) and not cut_short:
+            self._save(feed, "between")
+
+    def _save(self, feed: Feed, stage: Stage, *, wait: bool = False) -> None:
+        if self._hook is None:
+            return
+        ended = None if self.interrupts.asked else self._run.stop_reason
+        validated_at = self._validated_at()
+
+        def take() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+            state = self._state
+            return (
+                state.shared(stage, validated_at, ended),
+                state.own(feed),
+                state.info(validated_at),
+            )
+
+        self._hook.save(self._run.step, take, wait=wait)
+
+    def _finish_resume(self) -> None:
+        assert self.resumed is not None
+        self.resumed.go_on()
+        self.resumed = None

@@ -1,0 +1,370 @@
+"""Everything a run is: taken down between two steps, and put back."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
+from stoker.data import Feed
+from stoker.engine import Engine, bare
+from stoker.errors import did_you_mean
+from stoker.events import History
+from stoker.hooks.dispatch import HookList
+from stoker.log import get_logger
+from stoker.run import Run
+from stoker.seed import random_state, set_random_state, undisturbed
+from stoker.step import Step
+from stoker.types import Stateful
+
+Stage: TypeAlias = Literal["within", "between"]
+"""Whether a state was taken within an epoch, or between two of them."""
+
+_log = get_logger()
+_COUNTERS = ("step", "epoch", "samples", "metrics")
+_ENGINE = ("criterion", "optimizers", "lr_schedulers", "scaler")
+
+
+@dataclass
+class RunState:
+    """Takes down a run and puts it back.
+
+    A state belongs between two steps: whatever a step, its hooks and its validation do is done.
+    """
+
+    run: Run
+    hooks: HookList
+    step: Step
+    history: History
+
+    def shared(self, stage: Stage, validated_at: int, ended: str | None) -> dict[str, Any]:
+        """What all processes have together: tensors and plain values."""
+        run, engine = self.run, self.run.engine.state_dict()
+        return {
+            "model": engine["model"],
+            "engine": {part: engine[part] for part in _ENGINE},
+            "step_owner": self.step.state_dict() if isinstance(self.step, Stateful) else {},
+            "hooks": {hook.name: hook.state_dict() for hook in self.hooks},
+            "events": run.events.state_dict(),
+            "history": [dict(row) for row in self.history],
+            "run": {
+                **{name: getattr(run, name) for name in _COUNTERS},
+                "stage": stage,
+                "validated_at": validated_at,
+                "ended": ended,
+                "ends_epoch": stage == "within" and self._epoch_ends(),
+                "limits": [run.max_epochs, run.max_steps],
+            },
+        }
+
+    def _epoch_ends(self) -> bool:
+        """Whether no window is left to this epoch, but only its end."""
+        feed = self.run.feed
+        return self.run.asked("end_epoch") or (feed is not None and feed.ended)
+
+    def own(self, feed: Feed) -> dict[str, Any]:
+        """What belongs to this process alone: random numbers and the place in its data."""
+        return {"random": random_state(), "feed": feed.state_dict()}
+
+    def info(self, validated_at: int) -> dict[str, Any]:
+        """What can be read of a checkpoint without loading it.
+
+        Results of a validation are there only if these weights are those that were judged.
+        """
+        run = self.run
+        fresh = validated_at == run.step
+        metrics = {n: v for n, v in run.metrics.items() if fresh or not n.startswith("val/")}
+        return {
+            "epoch": run.epoch,
+            "samples": run.samples,
+            "metrics": {name: float(value) for name, value in metrics.items()},
+            "settings": settings_of(run),
+        }
+
+    def restore(self, saved: Loaded, feed: Feed) -> "Resumed":
+        """Put everything back but the random numbers, whose turn is just before training.
+
+        Raises:
+            CheckpointError: the state belongs to another model or run.
+        """
+        shared, run = saved.shared, self.run
+        rates = _hyperparameters(run.engine)
+        self.restore_engine(shared)
+        _tell_changes(saved.info.get("settings", {}), settings_of(run))
+        _tell_overruled(rates, _hyperparameters(run.engine))
+        if isinstance(self.step, Stateful) and shared["step_owner"]:
+            self.step.load_state_dict(shared["step_owner"])
+        run.events.load_state_dict(shared["events"])
+        self.history[:] = shared["history"]
+        self._tell_strangers(shared["hooks"])
+        resumed = Resumed(self, saved)
+        resumed.restore_hooks()
+        if saved.own is not None and "feed" in saved.own:
+            feed.load_state_dict(saved.own["feed"])
+        if resumed.was_limited_as(run.max_epochs, run.max_steps):
+            run.stop_reason = shared["run"]["ended"]
+        return resumed
+
+    def restore_engine(self, shared: Mapping[str, Any]) -> None:
+        """Put back the model, what trains it, and how far it was trained."""
+        _check_fits(self.run.engine, shared)
+        self.run.engine.load_state_dict({"model": shared["model"], **shared["engine"]})
+        for name in _COUNTERS:
+            setattr(self.run, name, shared["run"][name])
+
+    def save(self, folder: Path, validated_at: int, *, overwrite: bool) -> Path:
+        """Save a run that is between two fits; where the checkpoint is."""
+        there = [path for path in Checkpoints(folder).list() if _step_of(path) == self.run.step]
+        if there and not overwrite:
+            raise FileExistsError(f"'{there[0]}' is there already, and overwrite is False")
+        own = {"random": random_state()}
+        if self.run.feed is not None:
+            own["feed"] = self.run.feed.state_dict()
+        with Checkpoints(folder, keep=None) as checkpoints:
+            shared = self.shared("between", validated_at, None)
+            return checkpoints.save(self.run.step, shared, own, self.info(validated_at), wait=True)
+
+    def _tell_strangers(self, states: Mapping[str, Any]) -> None:
+        names = {hook.name for hook in self.hooks}
+        for name in sorted(names - states.keys()):
+            _log.info(f"resume: hook {name!r} is new and starts afresh")
+        for name in sorted(name for name in states.keys() - names if states[name]):
+            _log.info(f"resume: hook {name!r} is gone, and its state with it")
+
+    @contextmanager
+    def untouched(self, feed: Feed) -> Iterator[None]:
+        """Whatever happens within, the run is afterwards as before."""
+        run = self.run
+        engine = deepcopy(run.engine.state_dict())
+        own: list[Stateful] = [self.step] if isinstance(self.step, Stateful) else []
+        own += [hook for hook in self.hooks if not hook.writes]
+        states = [(one, deepcopy(one.state_dict())) for one in own]
+        events = run.events.state_dict()
+        counters = {name: getattr(run, name) for name in _COUNTERS}
+        try:
+            with undisturbed(*feed.generators()):
+                yield
+        finally:
+            run.engine.load_state_dict(engine)
+            for one, state in states:
+                one.load_state_dict(state)
+            run.events.load_state_dict(events)
+            for name, value in counters.items():
+                setattr(run, name, value)
+
+
+@dataclass
+class Resumed:
+    """A run that was put back; the last of it comes when hooks have begun their work."""
+
+    state: RunState
+    saved: Loaded
+
+    @property
+    def within_epoch(self) -> bool:
+        """Whether it goes on in the middle of an epoch."""
+        return bool(self.saved.shared["run"]["stage"] == "within")
+
+    @property
+    def validated_at(self) -> int:
+        """The step of the last validation."""
+        return int(self.saved.shared["run"]["validated_at"])
+
+    def was_limited_as(self, epochs: int | None, steps: int | None) -> bool:
+        """Whether it was to have these epochs and steps then."""
+        return bool(self.saved.shared["run"]["limits"] == [epochs, steps])
+
+    def restore_hooks(self) -> None:
+        """Give every hook the state it had."""
+        for hook in self.state.hooks:
+            if hook.name in self.saved.shared["hooks"]:
+                hook.load_state_dict(self.saved.shared["hooks"][hook.name])
+
+    def go_on(self) -> None:
+        """What hooks did on the way here is undone, and random numbers are those of then."""
+        self.restore_hooks()
+        self.state.run.metrics = dict(self.saved.shared["run"]["metrics"])
+        self.state.run.events.step = self.state.run.step
+        if self.saved.shared["run"]["ends_epoch"]:
+            self.state.run.ask("end_epoch")
+        if self.saved.own is not None:
+            set_random_state(self.saved.own["random"])
+
+
+def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:
+    """The checkpoint to go on from, None to begin anew.
+
+    Args:
+        resume: "auto", "must", "never", or a path: of a checkpoint, of a folder of them, or of a
+            run.
+        checkpoints: those of the run folder, None if it keeps none.
+
+    Raises:
+        CheckpointError: there must be one, and there is none that is whole.
+    """
+    if resume in ("auto", "must", "never"):
+        path = checkpoints.newest() if checkpoints is not None and resume != "never" else None
+        if path is None and resume == "must":
+            where = f"'{checkpoints.folder}'" if checkpoints is not None else "a run without one"
+            raise CheckpointError(f"resume='must', but there is no whole checkpoint in {where}")
+        return path
+    path = Path(resume)
+    if (path / "MANIFEST.json").is_file():
+        return path
+    for folder in (path, path / "checkpoints"):
+        if (newest := Checkpoints(folder).newest()) is not None:
+            return newest
+    near = did_you_mean(str(resume), ("auto", "must", "never"))
+    raise CheckpointError(
+        f"there is no whole checkpoint '{resume}'{near} (resume takes auto, must, never or a path)"
+    )
+
+
+def load_checkpoint(path: Path) -> Loaded:
+    """Read a checkpoint of a run.
+
+    Raises:
+        CheckpointError: it is damaged, or holds something else.
+    """
+    loaded = Checkpoints(path.parent).load(path)
+    if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
+        raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
+    return loaded
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def is_beyond(saved: Loaded, epochs: int | None, steps: int | None) -> bool:
+    """Whether a state is within an epoch that a fit of these limits does not reach."""
+    run = saved.shared["run"]
+    if run["stage"] != "within" or run["limits"] == [epochs, steps]:
+        return False
+    return bool(
+        (epochs is not None and run["epoch"] >= epochs)
+        or (steps is not None and run["step"] > steps)
+    )
+
+
+def load_weights(model: nn.Module, path: str | Path) -> dict[str, list[str]]:
+    """Load weights alone, as far as they fit, and tell what did not.
+
+    Args:
+        model: is given the weights of the same names and shapes.
+        path: a ``.safetensors`` file, a checkpoint, or a folder or run with checkpoints in it.
+
+    Returns:
+        The names that are "missing", "unexpected" and "of another shape".
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = Path(path)
+    if not file.is_file():
+        file = (find_checkpoint(path, None) or file) / "model.safetensors"
+    try:
+        saved = load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"'{file}' is no safetensors file ({error}): 'stoker ckpt import' makes one of weights "
+            "from elsewhere"
+        ) from error
+    own = bare(model).state_dict()
+    faults = key_faults(own, saved)
+    fitting = {name: t for name, t in saved.items() if name in own and t.shape == own[name].shape}
+    bare(model).load_state_dict(fitting, strict=False)
+    for what, names in faults.items():
+        if names:
+            _log.warning(f"weights of {file}, {what}: {', '.join(names)}")
+    return faults
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """What, when it changes between two attempts, changes where the run goes."""
+    engine = run.engine
+    return {
+        "precision": engine.precision.name,
+        "clip_norm": engine.clip_norm,
+        "clip_value": engine.clip_value,
+        "lr_step": engine.lr_step,
+        "optimizer": {name: type(one).__name__ for name, one in engine.optimizers.items()},
+        "lr_scheduler": {name: type(one).__name__ for name, one in engine.lr_schedulers.items()},
+        "criterion": type(engine.given_criterion).__name__,
+        "total_steps": run.total_steps if engine.lr_schedulers else None,
+    }
+
+
+def key_faults(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """How saved weights differ from a model's: missing, unexpected, and of another shape."""
+    return {
+        "missing": [name for name in own if name not in saved],
+        "unexpected": [name for name in saved if name not in own],
+        "of another shape": [
+            f"{name} {list(saved[name].shape)} instead of {list(own[name].shape)}"
+            for name in own
+            if name in saved and saved[name].shape != own[name].shape
+        ],
+    }
+
+
+def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
+    faults = key_faults(engine.state_dict()["model"], shared["model"])
+    said = [f"{what}: {', '.join(names[:5])}" for what, names in faults.items() if names]
+    for part in ("optimizers", "lr_schedulers"):
+        own, saved = engine.state_dict()[part], shared["engine"][part]
+        if own.keys() != saved.keys():
+            said.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
+    for name, saved in shared["engine"]["optimizers"].items():
+        optimizer = engine.optimizers.get(name)
+        if optimizer is not None:
+            said += _other_optimizer(optimizer, saved)
+    if said:
+        raise CheckpointError(
+            f"the checkpoint is of another model or run ({'; '.join(said)}): use another run "
+            "folder, or resume='never'"
+        )
+
+
+def _other_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> list[str]:
+    """Whether a state is of another kind of optimizer, or of other groups of parameters."""
+    then = [[set(group) - {"initial_lr"}, len(group["params"])] for group in saved["param_groups"]]
+    now = [[set(group) - {"initial_lr"}, len(group["params"])] for group in optimizer.param_groups]
+    if then == now:
+        return []
+    sizes = " and ".join(str([size for _, size in groups]) for groups in (then, now))
+    return [f"{type(optimizer).__name__} has other options or groups: of sizes {sizes}"]
+
+
+def _hyperparameters(engine: Engine) -> dict[str, Any]:
+    found = {}
+    for name, optimizer in engine.optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if key not in ("params", "lr", "initial_lr") and isinstance(value, float | bool):
+                    found[f"optimizer{' ' + name if name else ''} group {number} {key}"] = value
+            rate = group.get("initial_lr", group.get("lr"))
+            found[f"optimizer{' ' + name if name else ''} group {number} lr"] = float(rate or 0)
+    return found
+
+
+def _tell_overruled(given: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if name in restored and restored[name] != value and "initial" not in name:
+            _log.warning(
+                f"resume: {name} is {restored[name]!r} as before, not the {value!r} given now"
+            )
+
+
+def _tell_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name, value in now.items():
+        if name in then and then[name] != value:
+            _log.warning(
+                f"resume: {name} was {then[name]!r} and is {value!r} now, which changes where the "
+                "run goes"
+            )

@@ -1,0 +1,186 @@
+"""What goes on, from where, and what does not."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from stoker import Engine, Trainer, hooks
+from stoker.errors import CheckpointError
+from stoker.events import JsonLines
+from toys import batches, engine, loader, net, same_bits, weights
+
+
+class Stop(RuntimeError):
+    pass
+
+
+def stop_at(step):
+    def fail(run):
+        if run.step == step:
+            raise Stop
+
+    return hooks.Callback(after_step=fail)
+
+
+def made(folder, *more, every="1st", model=None):
+    stock = [hooks.Loss(), hooks.Checkpoint(every, keep=None), *more]
+    return Trainer(engine(model), stock, run_dir=folder)
+
+
+def test_a_skipped_nan_is_skipped_again_when_a_run_goes_on_with_it(tmp_path):
+    data = batches()
+    data[3] = (data[3][0] * float("nan"), data[3][1])
+    guard = hooks.NaNGuard("skip")
+    with pytest.raises(Stop):
+        made(tmp_path / "run", guard, stop_at(3)).fit(data, epochs=1)
+    again = made(tmp_path / "run", hooks.NaNGuard("skip"))
+    again.fit(data, epochs=1)
+    assert again.run.step == 4
+
+
+@pytest.mark.parametrize("look", ["evaluate", "predict"])
+def test_looking_at_a_model_before_training_does_not_begin_anew(tmp_path, look):
+    for _ in range(2):
+        run = made(tmp_path / "run")
+        getattr(run, look)(batches(4))
+        run.fit(batches(), epochs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_beside_one_without_checkpoints_goes_on_where_it_is(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    for epochs in (1, 2):
+        run = made(tmp_path / "run")
+        run.fit(batches(), epochs=epochs)
+    assert run.run.dir.name == "run-2"
+    assert run.run.epoch == 2
+
+
+def test_rows_of_others_in_a_file_of_ones_own_stay(tmp_path):
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"step": 1}\n')
+    run = made(tmp_path / "run", hooks.Write(JsonLines(mine), every=1))
+    run.fit(batches(), epochs=1, fast_dev_run=True)
+    run.fit(batches(), epochs=1)
+    again = made(tmp_path / "run", hooks.Write(JsonLines(mine), every=1))
+    again.fit(batches(), epochs=2)
+    steps = [json.loads(line)["step"] for line in mine.read_text().splitlines()]
+    assert steps[0] == 1
+    assert sorted(set(steps[1:])) == list(range(1, run.run.step * 2 + 1))
+
+
+def test_a_trainer_that_loads_goes_on_from_what_it_loaded(tmp_path):
+    first = made(tmp_path / "one")
+    first.fit(batches(), epochs=1)
+    path = first.save(tmp_path / "by hand")
+    first.fit(batches(), epochs=2)
+    wanted = weights(first.engine.model)
+    first.load(path)
+    assert (first.run.epoch, first.run.step) == (1, 5)
+    first.fit(batches(), epochs=2)
+    assert first.run.step == 10
+    assert same_bits(wanted, first.engine.model)
+
+
+def test_a_trainer_that_has_trained_does_not_begin_anew(tmp_path):
+    run = made(tmp_path / "run")
+    run.fit(batches(), epochs=1)
+    with pytest.raises(ValueError, match="this trainer has trained: make a new one"):
+        run.fit(batches(), epochs=2, resume="never")
+
+
+def test_a_trial_after_loading_leaves_what_was_loaded(tmp_path):
+    first = made(tmp_path / "one")
+    first.fit(batches(), epochs=1)
+    path = first.save(tmp_path / "by hand")
+    second = made(tmp_path / "two")
+    second.load(path)
+    second.fit(batches(), epochs=2, fast_dev_run=True)
+    second.fit(batches(), epochs=2)
+    assert second.run.step == 10
+
+
+def test_one_trainer_goes_on_within_an_epoch_as_two_processes_would(tmp_path):
+    torch.manual_seed(0)
+    whole = made(tmp_path / "whole", model=net(dropout=True))
+    torch.manual_seed(1)
+    whole.fit(loader(shuffle=True), max_steps=8)
+    torch.manual_seed(0)
+    parts = made(tmp_path / "parts", model=net(dropout=True))
+    torch.manual_seed(1)
+    data = loader(shuffle=True)
+    parts.fit(data, max_steps=3)
+    parts.fit(data, max_steps=8)
+    assert same_bits(weights(whole.engine.model), parts.engine.model)
+    assert parts.run.epoch == whole.run.epoch
+
+
+def test_a_script_of_two_fits_goes_on_in_the_second(tmp_path):
+    def script(*more):
+        run = made(tmp_path / "run", *more)
+        run.fit(batches(), epochs=1)
+        run.fit(batches(), epochs=3)
+        return run
+
+    with pytest.raises(Stop):
+        script(stop_at(8))
+    again = script()
+    assert (again.run.step, again.run.epoch) == (15, 3)
+    assert [row["epoch"] for row in again.history] == [1, 2, 3]
+
+
+def test_a_metric_of_torchmetrics_covers_the_whole_epoch_of_a_resumed_run(tmp_path):
+    from torchmetrics.classification import MulticlassF1Score
+
+    def f1():
+        return hooks.Metrics(f1=MulticlassF1Score(num_classes=3), on="train")
+
+    whole = made(tmp_path / "whole", f1())
+    whole.fit(batches(), epochs=1)
+    with pytest.raises(Stop):
+        made(tmp_path / "parts", f1(), stop_at(3)).fit(batches(), epochs=1)
+    parts = made(tmp_path / "parts", f1())
+    parts.fit(batches(), epochs=1)
+    assert parts.history["train/f1"] == whole.history["train/f1"]
+
+
+def test_two_checkpoint_hooks_are_refused(tmp_path):
+    second = hooks.Checkpoint("1st", folder=tmp_path / "b")
+    second.name = "second"
+    with pytest.raises(ValueError, match="one Checkpoint hook, got 2: 'Checkpoint', 'second'"):
+        made(tmp_path / "run", second).fit(batches(), epochs=1)
+
+
+@pytest.mark.parametrize("wish", ["after_val", "after_step"])
+def test_a_wish_to_save_is_granted_wherever_it_is_made(tmp_path, wish):
+    asks = hooks.Callback(**{wish: lambda run: run.ask("save")})
+    made(tmp_path / "run", asks, every=None).fit(
+        batches(), batches(4), epochs=2, validate_every="2st"
+    )
+    steps = {path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
+    assert "step-00000002" in steps
+    assert ("step-00000005" in steps) == (wish == "after_step")
+
+
+def test_another_optimizer_is_refused_in_words(tmp_path):
+    made(tmp_path / "run").fit(batches(), epochs=1)
+    model = net()
+    other = Trainer(
+        Engine(model, torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss()),
+        [hooks.Checkpoint()],
+        run_dir=tmp_path / "run",
+    )
+    with pytest.raises(CheckpointError, match="AdamW has other options or groups"):
+        other.fit(batches(), epochs=2)
+
+
+def test_a_prediction_between_two_fits_leaves_the_place_in_the_data(tmp_path):
+    run = made(tmp_path / "run")
+    data = batches()
+    run.fit(data, max_steps=3)
+    run.predict(batches(4))
+    run.fit(data, max_steps=5)
+    assert (run.run.step, run.run.epoch) == (5, 1)
