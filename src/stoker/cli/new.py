@@ -1,0 +1,35 @@
+"""``stoker new``: a starter project that trains at once."""
+
+import argparse
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from stoker.cli.main import OK
+from stoker.config.text import ConfigError
+
+
+def new(options: argparse.Namespace) -> int:
+    """Copy the starter project into a new folder."""
+    folder = Path(options.folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' is there already and not empty: choose another name")
+    starter = files("stoker.cli") / "starter"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = folder.absolute().name
+        for file in ("config.yaml", "net.py", "README.md"):
+            text = (starter / f"{file}.txt").read_text(encoding="utf-8")
+            (folder / file).write_text(
+                text.replace("{name}", name).replace("{quoted}", json.dumps(name)), encoding="utf-8"
+            )
+    except OSError as error:
+        raise ConfigError(f"'{folder}' cannot be made: {error.strerror}") from error
+    print(f"{folder} is ready:")
+    print(f"  cd {_quoted(folder)}")
+    print("  stoker train config.yaml")
+    return OK
+
+
+def _quoted(path: Path) -> str:
+    return f"'{path}'" if " " in str(path) else str(path)

@@ -1,0 +1,186 @@
+"""What a run was made from: ``config.yaml`` and ``env.json`` in its folder."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stoker import dist
+from stoker.checkpoint import Checkpoints
+from stoker.config import Config, RunConfig, load
+from stoker.folder import RunFolder
+from stoker.hooks import Hook, Priority
+from stoker.log import get_logger
+from stoker.run import Run
+
+_log = get_logger()
+
+_PACKAGES = ("stoker", "torch", "numpy", "torchmetrics", "safetensors", "omegaconf")
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONHASHSEED", "SLURM_JOB_ID")
+_LONGEST_DIFF = 1_000_000
+
+
+class Provenance(Hook):
+    """Writes the exact configuration and the environment of a run before it trains."""
+
+    priority = Priority.MEASURE
+    writes = True
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._made: list[Path] = []
+
+    def before_train(self, run: Run) -> None:
+        """Write both files."""
+        if run.dir is None or not dist.is_main():
+            return
+        run.dir.mkdir(parents=True, exist_ok=True)
+        is_new = not (run.dir / "config.yaml").exists()
+        self._config.save(run.dir / "config.yaml")
+        aside = run.dir / "env.json.partial"
+        aside.write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
+        env = self._next_name(run.dir)
+        os.replace(aside, env)
+        self._made = [env, *([run.dir / "config.yaml"] if is_new else [])]
+
+    def on_exception(self, run: Run) -> None:
+        """A run that failed before its first step leaves nothing behind."""
+        if run.step == 0:
+            for path in self._made:
+                path.unlink(missing_ok=True)
+
+    def _next_name(self, folder: Path) -> Path:
+        """``env.json``, and ``env-2.json`` for the second attempt at a run."""
+        number, path = 1, folder / "env.json"
+        while path.exists():
+            number += 1
+            path = folder / f"env-{number}.json"
+        return path
+
+
+def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path | None:
+    """Where a config's run goes: ``runs/<name>``, or the newest folder of that name to go on in.
+
+    A run goes on only if its config is the same but for how long it is and what is said of it;
+    with another config it is another run and goes beside it.
+    """
+    if run.dir is None:
+        return None
+    wanted = Path(run.dir) / (run.name or config.name)
+    if run.resume != "auto":
+        return wanted
+    old = [folder for folder in RunFolder(wanted).runs() if (folder / "checkpoints").is_dir()]
+    for folder in reversed(old):
+        changed = changes(folder / "config.yaml", tree)
+        if not changed:
+            return folder
+    if old:
+        free = RunFolder(wanted).first_free()
+        _log.info(
+            f"{old[-1]} was made with another config ({'; '.join(changed[:3])}), so this run goes "
+            f"to {free}; run.resume=must would go on with {wanted}"
+        )
+        return free
+    return wanted
+
+
+_MAY_CHANGE = {
+    *("run.epochs", "run.max_steps", "run.progress", "run.resume", "run.grace", "run.name"),
+    *("run.dir", "run.checkpoint", "run.threads", "run.log_every"),
+}
+
+
+def changes(saved: Path, tree: Mapping[str, Any]) -> list[str]:
+    """What of a saved config is different now, but for what may change within a run."""
+    if not saved.is_file():  # killed before it began, or made by a script
+        begun = Checkpoints(saved.parent / "checkpoints").newest() is not None
+        return ["it has no config.yaml"] if begun else []
+    then = load(saved).resolved()
+
+    def differing(one: Any, other: Any, path: str) -> list[str]:
+        if path in _MAY_CHANGE or one == other:
+            return []
+        same_target = getattr(one, "target", None) == getattr(other, "target", None)
+        if isinstance(one, dict) and isinstance(other, dict) and same_target:
+            keys = dict.fromkeys([*one, *other])
+            below = [(key, f"{path}.{key}" if path else str(key)) for key in keys]
+            found = [d for k, at in below for d in differing(one.get(k), other.get(k), at)]
+            args = getattr(one, "args", None), getattr(other, "args", None)
+            return found if args[0] == args[1] else [*found, f"{path} was {one!r} and is {other!r}"]
+        return [f"{path} was {one!r} and is {other!r}"]
+
+    return differing(then, tree, "")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware, the state of the code, and the command."""
+    return {
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "system": {
+            "host": platform.node(),
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "memory_gib": _memory_gib(),
+            "accelerators": _accelerators(),
+        },
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "git": git_state(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit one stands on, and what differs from it; None outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    diff = _git("diff", "HEAD") or ""
+    return {
+        "commit": commit.strip(),
+        "dirty": bool((_git("status", "--porcelain") or "").strip()),
+        "diff": diff if len(diff) <= _LONGEST_DIFF else diff[:_LONGEST_DIFF] + "\n… cut off\n",
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    if shutil.which("git") is None:
+        return None
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_gib() -> float | None:
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, AttributeError, OSError):  # Windows
+        return None
+    return round(pages / 2**30, 1)
+
+
+def _accelerators() -> list[str]:
+    if not torch.accelerator.is_available():
+        return []
+    kind = torch.accelerator.current_accelerator()  # untested: no such device here
+    return [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]

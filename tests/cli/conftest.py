@@ -1,0 +1,9 @@
+import pytest
+
+from config.project import project
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A small project, and the current folder."""
+    return project(tmp_path, monkeypatch)

@@ -1,0 +1,108 @@
+"""What only a process of its own can show."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ENDLESS = """\
+
+class Slow(Net):
+    def forward(self, x):
+        import pathlib, time
+        pathlib.Path("started").touch()
+        time.sleep(0.02)
+        return super().forward(x)
+"""
+
+
+@pytest.fixture
+def process(folder):
+    tests = os.path.dirname(os.path.dirname(__file__))
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH", "")]))
+
+    usual = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    def process(*argv, **options):
+        return subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**usual, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            **options,
+        )
+
+    return process
+
+
+def test_help_and_usage_do_not_import_torch(process):
+    code = """
+import sys
+from stoker.cli import main
+for argv in (["--help"], ["train", "--help"], ["--version"]):
+    try:
+        main(argv)
+    except SystemExit as end:
+        assert end.code == 0
+slow = {"torch", "numpy", "torchmetrics", "matplotlib", "omegaconf"} & set(sys.modules)
+assert not slow, slow
+"""
+    running = process("-c", code)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "usage: stoker" in out
+
+
+def test_python_dash_m_stoker_is_the_command_and_codes_are_exit_codes(process):
+    running = process("-m", "stoker", "config", "cfg.yaml", "run.epoch=3")
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 2
+    assert out == ""
+    assert err == ("stoker: override 'run.epoch=3': 'run' has no 'epoch'; did you mean 'epochs'?\n")
+
+
+def test_an_error_while_training_ends_with_1(process):
+    running = process(
+        "-m", "stoker", "train", "cfg.yaml", "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
+    )
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "RuntimeError" in err
+
+
+def test_ctrl_c_ends_with_130_and_keeps_the_weights(process, folder):
+    (folder / "parts.py").write_text((folder / "parts.py").read_text() + ENDLESS)
+    running = process(
+        "-m", "stoker", "train", "cfg.yaml", "model={_target_: parts.Slow}", "run.epochs=1000"
+    )
+    until = time.monotonic() + 40
+    while not (folder / "started").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=40)
+    assert running.returncode == 130, err
+    assert "Traceback" not in err
+    assert (folder / "runs" / "cfg" / "model.safetensors").is_file()
+
+
+def test_a_reader_that_goes_away_is_no_error(process):
+    running = process("-m", "stoker", "config", "cfg.yaml")
+    running.stdout.close()
+    err = running.stderr.read()
+    running.stderr.close()
+    assert (running.wait(timeout=60), err) == (0, "")
+
+
+def test_torchrun_starts_a_run_with_nothing_to_add(process, folder):
+    running = process(
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
+        *("-m", "stoker", "train", "cfg.yaml", "run.epochs=1"),
+    )
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == 0, err
+    assert (folder / "runs" / "cfg" / "model.safetensors").is_file()
