@@ -6,12 +6,13 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench clean same-python
+.PHONY: help train test bench soak clean same-python
 
 help:
 	@echo "make train    train a small convnet on handwritten digits, in well under a minute"
 	@echo "make test     format, lint, types and every test"
 	@echo "make bench    microseconds per step that Stoker adds to a plain loop"
+	@echo "make soak     kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make clean    remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -30,6 +31,9 @@ test: .venv/installed-dev
 
 bench: .venv/installed
 	.venv/bin/python benchmarks/overhead.py $(ARGS)
+
+soak: .venv/installed-dev
+	.venv/bin/python benchmarks/soak.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
