@@ -1,11 +1,9 @@
 """Train a character-level transformer on the Python language reference, and let it write.
 
     python examples/char_transformer.py
-    python examples/char_transformer.py --epochs 20
 
-The text is `pydoc_data.topics`, which comes with Python and is what `help("lambda")` reads: some
-400,000 characters of real prose. Shows a plain function as the step, a loss that counts by
-tokens, a learning rate with warm-up, and clipping.
+The text is `pydoc_data.topics`, 400,000 characters that come with Python. Shows a function as the
+step, a loss by tokens, a rate with warm-up, clipping. As a config it is char_transformer.yaml.
 """
 
 import argparse
@@ -25,15 +23,13 @@ CONTEXT = 64  # characters that the model looks back
 class CharTransformer(nn.Module):
     """For each position the scores of the character that comes next."""
 
-    def __init__(self, characters: int, width: int = 64, layers: int = 2) -> None:
+    def __init__(self, letters: list[str], width: int = 64, layers: int = 2) -> None:
         super().__init__()
-        self.characters = nn.Embedding(characters, width)
+        self.characters = nn.Embedding(len(letters), width)
         self.positions = nn.Parameter(torch.randn(CONTEXT, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(
-            width, 4, 4 * width, 0.0, batch_first=True, norm_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), False)
-        self.scores = nn.Linear(width, characters)
+        one = nn.TransformerEncoderLayer(width, 4, 4 * width, 0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(one, layers, nn.LayerNorm(width), False)
+        self.scores = nn.Linear(width, len(letters))
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
@@ -60,10 +56,21 @@ def write(engine: Engine, tokens: Tensor, length: int) -> Tensor:
     return tokens
 
 
+def alphabet() -> list[str]:
+    return sorted(set(reference()))
+
+
 def reference() -> str:
     """The text of all topics. Passages that several share are kept once, lest one be held out."""
     passages = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
     return "\n\n".join(dict.fromkeys(passages)).encode("ascii", "ignore").decode()
+
+
+def windows(part: str) -> Tensor:
+    """Pieces of the text as numbers: those to "train" on, or the last tenth, "held_out"."""
+    tokens = torch.tensor([*map(alphabet().index, reference())])
+    found = tokens.unfold(0, CONTEXT + 1, CONTEXT)
+    return found.tensor_split([-(len(found) // 10)])[part == "held_out"]
 
 
 def main() -> None:
@@ -72,28 +79,21 @@ def main() -> None:
     parser.add_argument("--run-dir", default="runs/char_transformer")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()
-
     torch.set_num_threads(1)  # a net as small as this gains little from more
     seed_all(0)
-    text = reference()
-    alphabet = sorted(set(text))
-    tokens = torch.tensor([alphabet.index(character) for character in text])
-    windows = tokens.unfold(0, CONTEXT + 1, CONTEXT)
-    held_out = len(windows) // 10
-    train = DataLoader(windows[:-held_out], batch_size=16, shuffle=True)
-    test = DataLoader(windows[-held_out:], batch_size=128)
-
-    model = CharTransformer(len(alphabet))
+    train = DataLoader(windows("train"), batch_size=16, shuffle=True)
+    test = DataLoader(windows("held_out"), batch_size=128)
+    model = CharTransformer(letters := alphabet())
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     schedule = lr.cosine(optimizer, args.epochs * len(train), warmup_ratio=0.05)
     engine = Engine(model, optimizer, nn.CrossEntropyLoss(), lr_scheduler=schedule, clip_norm=1.0)
     trainer = Trainer(engine, step=next_character, run_dir=args.run_dir)
     trainer.fit(train, test, epochs=args.epochs, fast_dev_run=args.fast_dev_run)
 
-    start = torch.tensor([alphabet.index(character) for character in "The "])
-    print("".join(alphabet[token] for token in write(engine, start, length=400)))
-    loss, guess = trainer.evaluate(test)["val/loss"], math.log(len(alphabet))
-    print(f"held-out loss per character: {loss:.2f} (guessing blindly: {guess:.2f})")
+    start = torch.tensor([*map(letters.index, "The ")])
+    print("".join(letters[token] for token in write(engine, start, length=400)))
+    loss = f"{trainer.evaluate(test)['val/loss']:.2f}"
+    print(f"held-out loss per character: {loss} (guessing blindly: {math.log(len(letters)):.2f})")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python examples/digits.py
     python examples/digits.py --epochs 30 --run-dir runs/longer
 
-Shows the usual way: an `Engine`, a `Trainer` with the default hooks, and one metric.
+Shows the usual way: an `Engine`, a `Trainer` with the default hooks, and one metric. The same as a
+config is digits.yaml: stoker train examples/digits.yaml
 """
 
 import argparse
@@ -13,23 +14,21 @@ import sys
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 from stoker import Engine, Trainer, hooks, seed_all
 
-Loader = DataLoader[tuple[Tensor, ...]]
 
-
-def digits(held_out: int = 360) -> tuple[Loader, Loader]:
-    """Loaders of 8x8 images and labels: one to train on, one that training never sees."""
+def digits(part: str, held_out: int = 360) -> Dataset[tuple[Tensor, ...]]:
+    """8x8 images and labels: those to "train" on, or "held_out", which training never sees."""
     images, labels = load_digits(return_X_y=True)
     data = TensorDataset(
         torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16,
         torch.tensor(labels, dtype=torch.int64),
     )
     split = torch.Generator().manual_seed(0)
-    train, test = torch.utils.data.random_split(data, [len(data) - held_out, held_out], split)
-    return DataLoader(train, batch_size=32, shuffle=True), DataLoader(test, batch_size=360)
+    train, test = random_split(data, [len(data) - held_out, held_out], split)
+    return {"train": train, "held_out": test}[part]
 
 
 def convnet() -> nn.Module:
@@ -57,7 +56,8 @@ def main() -> None:
 
     torch.set_num_threads(1)  # a net as small as this gains little from more
     seed_all(0)
-    train, held_out = digits()
+    train = DataLoader(digits("train"), batch_size=32, shuffle=True)
+    held_out = DataLoader(digits("held_out"), batch_size=360)
     model = convnet()
     engine = Engine(model, torch.optim.Adam(model.parameters(), lr=2e-3), nn.CrossEntropyLoss())
     trainer = Trainer(

@@ -4,7 +4,8 @@
     python examples/finetune.py --epochs 10
 
 Shows `FreezeLayers`: frozen layers get no gradients, ``freeze_bn`` keeps the running statistics
-of batch norms too, and afterwards not a bit of them has changed.
+of batch norms too, and afterwards not a bit of them has changed. As configs the two trainings are
+pretrain.yaml and finetune.yaml.
 """
 
 import argparse
@@ -12,25 +13,26 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_model
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 from stoker import Engine, Trainer, hooks, seed_all
 from stoker.nn import LayerFreezer
 
-Loader = DataLoader[tuple[Tensor, ...]]
 FEATURES = ["conv1", "norm1", "conv2", "norm2"]
 
 
-def digits(first: int) -> tuple[Loader, Loader]:
-    """Training and held-out loaders of five digits from ``first`` on, labelled 0 to 4."""
+def digits(part: str, first: int) -> Dataset[tuple[Tensor, ...]]:
+    """Five digits from ``first`` on, labelled 0 to 4: those to "train" on, or the "held_out"."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
     labels = torch.tensor(data.target, dtype=torch.int64) - first
     chosen = (labels >= 0) & (labels < 5)
-    train, held_out = random_split(TensorDataset(images[chosen], labels[chosen]), [0.8, 0.2])
-    return DataLoader(train, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=256)
+    split = torch.Generator().manual_seed(0)
+    parts = random_split(TensorDataset(images[chosen], labels[chosen]), [0.8, 0.2], split)
+    return parts[part == "held_out"]
 
 
 def net() -> nn.Sequential:
@@ -40,6 +42,14 @@ def net() -> nn.Sequential:
         "flat": nn.Flatten(), "head": nn.Linear(32 * 4 * 4, 5),
     }  # fmt: skip
     return nn.Sequential(OrderedDict(layers))
+
+
+def pretrained(weights: str) -> nn.Module:
+    """The net with the weights of a file, and a head that knows nothing yet."""
+    model = net()
+    load_model(model, weights)
+    model.head.reset_parameters()
+    return model
 
 
 def features(model: nn.Module) -> dict[str, Tensor]:
@@ -56,7 +66,8 @@ def learn(model: nn.Module, first: int, args: argparse.Namespace, *more: hooks.H
         hooks=[*hooks.default(), hooks.Metrics("accuracy"), *more],
         run_dir=Path(args.run_dir) / f"from-{first}",
     )
-    train, held_out = digits(first)
+    train = DataLoader(digits("train", first), batch_size=32, shuffle=True)
+    held_out = DataLoader(digits("held_out", first), batch_size=256)
     trainer.fit(train, held_out, epochs=args.epochs, fast_dev_run=args.fast_dev_run)
     return trainer.evaluate(held_out)["val/accuracy"]
 

@@ -3,8 +3,8 @@
     python examples/gan.py
     python examples/gan.py --epochs 300
 
-Shows an engine with two optimizers, and a `Step` of your own that says what one update means:
-here one update of the critic and one of the generator, which together count as one step.
+Shows an engine with two optimizers, and a `Step` of your own: here one update of the critic and one
+of the generator count together as one step. The same as a config is gan_config.py.
 """
 
 import argparse
@@ -58,14 +58,21 @@ class GanStep(Step):
         generator_loss = -critic(drawn).mean()
         engine.backward(generator_loss)
         engine.step("generator")
-
         losses = {"generator_loss": generator_loss, "critic_loss": critic_loss}
         run.add_output(Output(outputs=drawn, scalars=losses))
 
 
-def as_text(images: Tensor, columns: int = 5) -> str:
+def images() -> TensorDataset:
+    return TensorDataset(torch.tensor(load_digits().data, dtype=torch.float32) / 16)
+
+
+def noise(drawings: int, seed: int = 1) -> Tensor:
+    return torch.randn(drawings, NOISE, generator=torch.Generator().manual_seed(seed))
+
+
+def as_text(drawn: Tensor, columns: int = 5) -> str:
     """Images of 8x8 pixels in rows, a pixel as two characters from light to dark."""
-    sheet = images.reshape(-1, columns, 8, 8).transpose(1, 2).reshape(-1, columns * 8)
+    sheet = drawn.reshape(-1, columns, 8, 8).transpose(1, 2).reshape(-1, columns * 8)
     return "\n".join("".join(SHADES[round(9 * p)] * 2 for p in line) for line in sheet.tolist())
 
 
@@ -75,20 +82,17 @@ def main() -> None:
     parser.add_argument("--run-dir", default="runs/gan")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()
-
     torch.set_num_threads(1)  # a net as small as this gains little from more
     seed_all(0)
-    images = torch.tensor(load_digits().data, dtype=torch.float32) / 16
-    loader = DataLoader(TensorDataset(images), batch_size=64, shuffle=True, drop_last=True)
+    train = DataLoader(images(), batch_size=64, shuffle=True, drop_last=True)
     model = Gan()
-    optimizers = {
-        "generator": torch.optim.Adam(model.generator.parameters(), lr=1e-3, betas=(0.0, 0.9)),
-        "critic": torch.optim.Adam(model.critic.parameters(), lr=4e-3, betas=(0.0, 0.9)),
-    }
-    trainer = Trainer(Engine(model, optimizers), step=GanStep(), run_dir=args.run_dir)
-    trainer.fit(loader, epochs=args.epochs, fast_dev_run=args.fast_dev_run)
+    generator = torch.optim.Adam(model.generator.parameters(), lr=1e-3, betas=(0.0, 0.9))
+    critic = torch.optim.Adam(model.critic.parameters(), lr=4e-3, betas=(0.0, 0.9))
+    engine = Engine(model, {"generator": generator, "critic": critic})
+    trainer = Trainer(engine, step=GanStep(), run_dir=args.run_dir)
+    trainer.fit(train, epochs=args.epochs, fast_dev_run=args.fast_dev_run)
 
-    print(as_text(trainer.predict(torch.randn(10, NOISE))))
+    print(as_text(trainer.predict(noise(10))))
     print(f"ten digits, drawn from noise after {trainer.run.step} steps of two updates each")
 
 

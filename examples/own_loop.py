@@ -4,7 +4,8 @@
     python examples/own_loop.py --precision bf16
 
 The engine has PyTorch's own calls. Device, precision, clipping and the learning rate are its
-business, so that the loop stays the one you would write anyway.
+business, so that the loop stays the one you would write anyway. The same training without a loop of
+your own is own_loop_config.py: stoker train examples/own_loop_config.py
 """
 
 import argparse
@@ -20,6 +21,15 @@ from stoker import Engine
 from stoker.nn import lr
 
 
+def digits(part: str) -> TensorDataset:
+    """Images as 64 numbers, and labels: those to "train" on, or the "held_out"."""
+    data = load_digits()
+    images = torch.tensor(data.data, dtype=torch.float32) / 16
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    rows = order[:-360] if part == "train" else order[-360:]
+    return TensorDataset(images[rows], torch.tensor(data.target)[rows])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Your own training loop around an Engine.")
     parser.add_argument("--epochs", type=int, default=20)
@@ -28,12 +38,8 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    data = load_digits()
-    images = torch.tensor(data.data, dtype=torch.float32) / 16
-    labels = torch.tensor(data.target)
-    order = torch.randperm(len(labels))
-    train, held_out = order[:-360], order[-360:]
-    loader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=32, shuffle=True)
+    train, (images, labels) = digits("train"), digits("held_out").tensors
+    loader = DataLoader(train, batch_size=32, shuffle=True)
 
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -57,8 +63,8 @@ def main() -> None:
             total += loss.detach() * len(x)
         engine.eval()
         with torch.no_grad():
-            guesses = engine(images[held_out]).argmax(1).cpu()
-        accuracy = (guesses == labels[held_out]).float().mean()
+            guesses = engine(images).argmax(1).cpu()
+        accuracy = (guesses == labels).float().mean()
         print(f"epoch {epoch}  loss {total / len(train):.4f}  held-out accuracy {accuracy:.1%}")
 
     args.run_dir.mkdir(parents=True, exist_ok=True)

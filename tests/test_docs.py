@@ -5,17 +5,24 @@ A fence says what is checked:
     ```python                   runs, joined with the other blocks of its page
     ```python skip: reason      does not run, and says why
     ```python from path         lines of that file, in its order
-    ```text                     right after a python block: exactly what that block prints
+    ```python net.py            is written to that file, for later blocks; so is ```yaml c.yaml
+    ```sh                       runs: `stoker …`, `cd …` and `echo $?`, in this process
+    ```text                     right after a python or sh block: exactly what that block prints
     ```text numbers vary        the same, but decimal fractions are compared only by their place
     ```text from path           lines of that file, in its order
+
+In a text, a line "…" stands for any number of lines that are left out.
 """
 
 import contextlib
 import inspect
 import io
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
 
@@ -23,6 +30,9 @@ import pytest
 import torch
 
 import stoker
+from stoker.cli import main
+from stoker.config import RunConfig
+from stoker.config.run_section import help_lines
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,11 +50,16 @@ class Block:
     info: str
     line: int
     text: str
-    follows_python: bool
+    follows_code: bool
 
     @property
     def runs(self) -> bool:
-        return self.info == "python"
+        return self.info in ("python", "sh")
+
+    @property
+    def file(self) -> str | None:
+        match = re.fullmatch(r"(?:python|yaml) ([\w-]+\.(?:py|yaml))", self.info)
+        return match[1] if match else None
 
     @property
     def source(self) -> str | None:
@@ -79,11 +94,42 @@ def printed_by(page: Path) -> Iterator[tuple[Block, str]]:
     name = page.relative_to(ROOT)
     program: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
-        if block.runs:
+        if block.file is not None:
+            Path(block.file).write_text(block.text + "\n", encoding="utf-8")
+        elif block.info == "python":
             code = compile("\n" * (block.line - 1) + block.text, str(name), "exec")
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, program)
             yield block, out.getvalue()
+        elif block.info == "sh":
+            yield block, printed_by_commands(block.text)
+
+
+def printed_by_commands(lines: str) -> str:
+    """What a terminal would show: both streams of each command, in order."""
+    exit_code = 0
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        for line in lines.splitlines():
+            match shlex.split(line, comments=True):
+                case []:
+                    continue
+                case ["stoker", *arguments]:
+                    exit_code = exit_code_of(arguments)
+                case ["cd", folder]:
+                    os.chdir(folder)
+                case ["echo", "$?"]:
+                    print(exit_code)
+                case other:
+                    raise AssertionError(f"this page runs {other}, which is no command it may run")
+    return out.getvalue()
+
+
+def exit_code_of(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as end:  # --help, or a command that does not exist
+        return int(end.code or 0)
 
 
 @pytest.fixture
@@ -95,12 +141,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def forget_modules(tmp_path: Path) -> Iterator[None]:
+    """Modules that a page has written and imported are not those of another page."""
+    yield
+    for name, module in [*sys.modules.items()]:
+        if str(tmp_path) in (getattr(module, "__file__", None) or ""):
+            del sys.modules[name]
+
+
 @a_page
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "forget_modules")
 def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
     with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
         torch.manual_seed(0)
         printed = {block.line: out for block, out in printed_by(page)}
@@ -108,21 +164,30 @@ def test_every_page_runs_and_prints_what_it_shows(
     for block in blocks(page):
         if block.runs:
             last = printed[block.line]
-        elif block.follows_python and block.info == "text":
-            assert _trimmed(block.text) == _trimmed(last), f"{page.name}:{block.line}"
-        elif block.follows_python and block.info == "text numbers vary":
-            assert _alike(block.text, last), f"{page.name}:{block.line} shows other than\n{last}"
+        elif block.follows_code and block.info in ("text", "text numbers vary"):
+            same = _alike if "vary" in block.info else str.__eq__
+            shown, real = _trimmed(block.text), _trimmed(last)
+            assert _shows(shown, real, same), f"{page.name}:{block.line} shows other than\n{last}"
 
 
 def _trimmed(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
+def _shows(shown: list[str], real: list[str], same: Callable[[str, str], bool]) -> bool:
+    """Whether the lines are the real ones; "…" stands for any number of them."""
+    if not shown or not real:
+        return not real and all(line == "…" for line in shown)
+    if shown[0] == "…":
+        return any(_shows(shown[1:], real[at:], same) for at in range(len(real) + 1))
+    return same(shown[0], real[0]) and _shows(shown[1:], real[1:], same)
+
+
 def _alike(shown: str, printed: str) -> bool:
-    """Whether two texts are the same but for their decimal fractions."""
+    """Whether two lines are the same but for their decimal fractions."""
     word = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?|[^\s\d]+")
     pairs = list(zip_longest(word.findall(shown), word.findall(printed)))
-    return len(shown.splitlines()) == len(printed.splitlines()) and all(
+    return all(
         one == other or (_is_number(one) and _is_number(other) and "." in one + other)
         for one, other in pairs
     )
@@ -144,11 +209,14 @@ def test_no_block_is_skipped_beyond_those_we_know_of() -> None:
 
 @any_page
 def test_fences_say_something_that_is_understood(page: Path) -> None:
-    known = r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv"
+    known = (
+        r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv|sh|"
+        r"python [\w-]+\.py|yaml [\w-]+\.yaml"
+    )
     for block in blocks(page):
         assert re.fullmatch(known, block.info), f"{page.name}:{block.line - 1}"
         if block.info in ("text", "text numbers vary"):
-            assert block.follows_python, f"{page.name}:{block.line} shows what no block prints"
+            assert block.follows_code, f"{page.name}:{block.line} shows what no block prints"
 
 
 @any_page
@@ -193,7 +261,9 @@ def test_every_file_it_names_exists(page: Path) -> None:
 
 def _exists(name: str, page: Path) -> bool:
     places = (ROOT, ROOT / "examples", ROOT / "src" / "stoker", page.parent)
-    return any((place / name).exists() for place in places)
+    written = {block.file for block in blocks(page)}
+    starter = ROOT / "src" / "stoker" / "cli" / "starter" / f"{name}.txt"
+    return name in written or starter.exists() or any((at / name).exists() for at in places)
 
 
 PUBLIC = {
@@ -204,14 +274,17 @@ PUBLIC = {
     "run": stoker.Run,
     "trainer": stoker.Trainer,
     "Priority": stoker.Priority,
+    "config": stoker.config,
 }
-FILES = {"jsonl", "csv", "py", "md"}
+FILES = {"jsonl", "csv", "py", "md", "yaml"}
+FIELDS = {field.name for field in fields(RunConfig)}  # run.epochs, in a config
 
 
 @any_page
 def test_every_public_name_in_prose_exists(page: Path) -> None:
     for owner, name in re.findall(rf"(?<![\w./])({'|'.join(PUBLIC)})\.([A-Za-z]\w*)", prose(page)):
-        assert name in FILES or hasattr(PUBLIC[owner], name), f"{page.name}: {owner}.{name}"
+        known = name in FILES or hasattr(PUBLIC[owner], name) or (owner == "run" and name in FIELDS)
+        assert known, f"{page.name}: {owner}.{name}"
 
 
 def test_the_engine_has_every_attribute_the_pages_name() -> None:
@@ -251,3 +324,45 @@ def test_the_points_of_the_loop_are_all_in_the_picture() -> None:
     for page in (ROOT / "README.md", ROOT / "docs" / "loop-and-hooks.md"):
         text = page.read_text("utf-8")
         assert [point for point in stoker.hooks.POINTS if point not in text] == []
+
+
+def run_table() -> list[tuple[str, str]]:
+    """The rows of the table of `run` fields: each name with its default."""
+    _, _, section = prose(ROOT / "docs" / "configuration.md").partition("## The fields of `run`")
+    section = section.partition("\n## ")[0]
+    return re.findall(r"^\| `(run\.[\w.]+)` \| `([^`]*)` \|", section, flags=re.MULTILINE)
+
+
+def test_the_table_of_run_fields_lists_every_field_with_its_default() -> None:
+    assert run_table() == [(name, default) for name, _, default, _ in help_lines()]
+
+
+def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["--help"])
+    commands = re.findall(r"^    ([a-z][a-z-]*)  +\S", out.getvalue(), flags=re.MULTILINE)
+    assert "train" in commands
+    for command in commands:
+        assert f"stoker {command}" in text
+        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+            main([command, "--help"])
+        for option in set(re.findall(r"(?<![\w-])--[a-z-]+", out.getvalue())) - {"--help"}:
+            assert f"`{option}" in text, f"{command} {option}"
+
+
+def override_table() -> list[str]:
+    """What the left column of the table of overrides shows, as it would be typed."""
+    _, _, section = prose(ROOT / "docs" / "command-line.md").partition("## Overrides")
+    section = section.partition("\n## ")[0]
+    return re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)
+
+
+@pytest.mark.usefixtures("forget_modules")
+@pytest.mark.parametrize("typed", override_table())
+def test_every_override_that_is_shown_fits_the_starter(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exit_code_of(["new", "starter"]) == 0
+    assert exit_code_of(["config", "starter/config.yaml", "--check", *shlex.split(typed)]) == 0
