@@ -74,7 +74,7 @@ class ByThread:
             self.checkpoints, self.step = Checkpoints(folder / "thread", keep=1), 0
         self.step += 1
         self.checkpoints.save(self.step, state)
-        return lambda: self.checkpoints._background.busy
+        return lambda: self.checkpoints.background.busy
 
 
 class ByProcess:

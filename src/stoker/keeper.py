@@ -139,12 +139,13 @@ class Keeper:
 
     def after_step(self, feed: Feed) -> None:
         """Save if it is due; after the last step of an epoch later, when its end is over."""
-        if self._hook is None or not self._hook.wanted(self._run):
+        hook, run = self._hook, self._run
+        if hook is None or not (hook.due or (run.wishes and hook.wanted(run))):
             return
         if not feed.exhausted and not self._run.asked("end_epoch"):
             self._save(feed, "within")
         else:
-            self._hook.due = True
+            hook.due = True
 
     def leaving(self, feed: Feed) -> None:
         """Save a run that leaves its epoch early, as if it went on."""

@@ -74,7 +74,7 @@ def test_an_error_is_raised_at_the_next_call_and_only_there(tmp_path, monkeypatc
     checkpoints = Checkpoints(tmp_path)
     fail_once(monkeypatch)
     checkpoints.save(1, state(1))
-    while checkpoints._background.busy:
+    while checkpoints.background.busy:
         time.sleep(0.01)
     arguments = (2, state(2)) if call == "save" else ()
     with pytest.raises(RuntimeError, match="as planned"):

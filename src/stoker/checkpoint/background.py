@@ -16,7 +16,7 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     @property
     def busy(self) -> bool:
@@ -39,12 +39,12 @@ class Background:
 
     def check(self) -> None:
         """Raise the error of a job that has ended in one; never waits."""
-        if self._error is not None and not self.busy:
-            error, self._error = self._error, None
+        if self.error is not None and not self.busy:
+            error, self.error = self.error, None
             raise error
 
     def _run(self, job: Callable[[], None]) -> None:
         try:
             job()
         except BaseException as error:  # every one has to reach the caller's thread
-            self._error = error
+            self.error = error

@@ -52,7 +52,7 @@ class Checkpoints:
     ) -> None:
         self.folder = Path(folder)
         self._retention = Retention(keep, keep_every, best)
-        self._background = Background()
+        self.background = Background()
         self._lock = Lock(self.folder)
         self._peers: Peers | None = None
         self._camera: Camera | None = None
@@ -118,20 +118,20 @@ class Checkpoints:
             raise ValueError(f"step must be at least 0, got {step}")
         self.open()
         assert self._camera is not None
-        self._background.wait()
+        self.background.wait()
         snapshot = self._camera.take(step, shared, own, info or {})
-        self._background.start(lambda: self._commit(snapshot))
+        self.background.start(lambda: self._commit(snapshot))
         if wait:
             self.wait()
         return self.folder / name_of(step)
 
     def wait(self) -> None:
         """Wait until the save under way is on the disk; raise its error if it failed."""
-        self._background.wait()
+        self.background.wait()
 
     def check(self) -> None:
         """Raise the error of a save that failed; never waits."""
-        self._background.check()
+        self.background.check()
 
     def newest(self) -> Path | None:
         """The newest checkpoint that verifies. Each one skipped is named, with what is wrong."""

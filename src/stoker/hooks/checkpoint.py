@@ -126,9 +126,11 @@ class Checkpoint(Periodic):
 
     def after_step(self, run: Run) -> None:
         """See whether a save is due, and whether the last one went well."""
-        if self.checkpoints is not None:
-            self.checkpoints.check()
-        super().after_step(run)
+        checkpoints = self.checkpoints
+        if checkpoints is not None and checkpoints.background.error is not None:
+            checkpoints.check()
+        if run.step % self._steps == 0 or self._by_clock or run.wishes:
+            super().after_step(run)
         if self._auto and monotonic() - self._saved_when > self._waited / self._max_overhead:
             self.act_once(run)
 
