@@ -484,3 +484,17 @@ def test_reading_and_checking_a_yaml_builds_nothing(folder):
 
 def test_torch_itself_is_fine_afterwards():
     assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape == (1, 2)
+
+
+def test_a_file_from_elsewhere_cannot_say_that_code_of_ours_is_its_own(tmp_path, monkeypatch):
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "ours_alone.py").write_text("def deploy(): ...\n")
+    text = f"model: {{_target_: ours_alone.deploy}}\n_path_: ['{project}']\n"
+    (elsewhere / "x.yaml").write_text(text)
+    (project / "x.yaml").write_text(text)
+    monkeypatch.chdir(project)
+    with pytest.raises(ConfigError, match="'ours_alone.deploy' may not be named by a YAML file"):
+        load(elsewhere / "x.yaml").check()
+    load(project / "x.yaml").check()

@@ -285,6 +285,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
         config = Config(read_python(path), name=path.stem, folder=path.parent)
     elif path.suffix in (".yaml", ".yml"):
         tree = read_yaml(path)
+        if Path.cwd() not in path.resolve().parents:
+            tree.pop("_path_", None)  # a file from elsewhere does not say where code is
         name = path.parent.name if path.stem == "config" else path.stem
         config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
     else:
