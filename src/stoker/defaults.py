@@ -9,7 +9,7 @@ from torch import nn
 
 from stoker import hooks as stock
 from stoker.config import Builder, Config, ConfigError, Lazy, RunConfig
-from stoker.config.run_section import batch_sizes, read
+from stoker.config.run_section import batch_sizes, filled, read
 from stoker.config.signature import parameters, positional_names
 from stoker.data import Feed
 from stoker.engine import Engine
@@ -158,6 +158,14 @@ def _missing_parts(tree: Mapping[str, Any], training: bool) -> list[str]:
     run = tree["run"]
     if training and run["epochs"] is None and run["max_steps"] is None:
         faults.append("the run would never end: give run.epochs or run.max_steps")
+    if not run["default_hooks"]:
+        usual = filled({})
+        faults += [
+            f"run.{key} is about the default hooks, which run.default_hooks=false leaves out: put "
+            f"hooks of your own into the config instead"
+            for key in ("log_every", "checkpoint")
+            if run[key] != usual[key]
+        ]
     return faults
 
 

@@ -97,6 +97,13 @@ PARALLEL = {
 BESIDE = {"last_window": ["run.accumulate=2"], "micro_batch": ["~train_loader.batch_size"]}
 
 
+@pytest.mark.parametrize("field", ["log_every=7", "checkpoint.keep=1"])
+def test_a_field_of_the_default_hooks_is_refused_without_them(folder, field):
+    overrides = ["run.dir=null", "run.default_hooks=false", f"run.{field}"]
+    with pytest.raises(ConfigError, match="is about the default hooks, which run.default_hooks"):
+        assemble(load(folder / "cfg.yaml", overrides))
+
+
 def kept(folder, *overrides):
     """The steps that a run has checkpoints of, or why there is no run."""
     try:
