@@ -75,7 +75,8 @@ def test_an_error_while_training_ends_with_1(process):
     assert "RuntimeError" in err
 
 
-def test_ctrl_c_ends_with_130_and_keeps_the_weights(process, folder):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(process, folder, number, code):
     (folder / "parts.py").write_text((folder / "parts.py").read_text() + ENDLESS)
     running = process(
         "-m", "stoker", "train", "cfg.yaml", "model={_target_: parts.Slow}", "run.epochs=1000"
@@ -83,11 +84,12 @@ def test_ctrl_c_ends_with_130_and_keeps_the_weights(process, folder):
     until = time.monotonic() + 40
     while not (folder / "started").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     _, err = running.communicate(timeout=40)
-    assert running.returncode == 130, err
+    assert running.returncode == code, err
     assert "Traceback" not in err
     assert (folder / "runs" / "cfg" / "model.safetensors").is_file()
+    assert list((folder / "runs" / "cfg" / "checkpoints").glob("step-*"))
 
 
 def test_a_reader_that_goes_away_is_no_error(process):
