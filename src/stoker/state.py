@@ -67,9 +67,10 @@ class RunState:
         feed = self.run.feed
         return self.run.asked("end_epoch") or (feed is not None and feed.ended)
 
-    def own(self, feed: Feed) -> dict[str, Any]:
+    def own(self, feed: Feed | None) -> dict[str, Any]:
         """What belongs to this process alone: random numbers and the place in its data."""
-        return {"random": random_state(), "feed": feed.state_dict()}
+        place = {"feed": feed.state_dict()} if feed is not None else {}
+        return {"random": random_state(), **place}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """What can be read of a checkpoint without loading it.
@@ -94,7 +95,7 @@ class RunState:
         """
         shared, run = saved.shared, self.run
         rates = _hyperparameters(run.engine)
-        self.restore_engine(shared)
+        self.restore_trained(shared)
         _tell_changes(saved.info.get("settings", {}), settings_of(run))
         _tell_overruled(rates, _hyperparameters(run.engine))
         if isinstance(self.step, Stateful) and shared["step_owner"]:
@@ -110,7 +111,7 @@ class RunState:
             run.stop_reason = shared["run"]["ended"]
         return resumed
 
-    def restore_engine(self, shared: Mapping[str, Any]) -> None:
+    def restore_trained(self, shared: Mapping[str, Any]) -> None:
         """Put back the model, what trains it, and how far it was trained."""
         _check_fits(self.run.engine, shared)
         self.run.engine.load_state_dict({"model": shared["model"], **shared["engine"]})
@@ -122,11 +123,8 @@ class RunState:
         there = [path for path in Checkpoints(folder).list() if _step_of(path) == self.run.step]
         if there and not overwrite:
             raise FileExistsError(f"'{there[0]}' is there already, and overwrite is False")
-        own = {"random": random_state()}
-        if self.run.feed is not None:
-            own["feed"] = self.run.feed.state_dict()
+        shared, own = self.shared("between", validated_at, None), self.own(self.run.feed)
         with Checkpoints(folder, keep=None) as checkpoints:
-            shared = self.shared("between", validated_at, None)
             return checkpoints.save(self.run.step, shared, own, self.info(validated_at), wait=True)
 
     def _tell_strangers(self, states: Mapping[str, Any]) -> None:
@@ -355,7 +353,7 @@ def _hyperparameters(engine: Engine) -> dict[str, Any]:
 
 def _tell_overruled(given: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
     for name, value in given.items():
-        if name in restored and restored[name] != value and "initial" not in name:
+        if name in restored and restored[name] != value:
             _log.warning(
                 f"resume: {name} is {restored[name]!r} as before, not the {value!r} given now"
             )

@@ -276,7 +276,7 @@ class Trainer:
         """Take up a checkpoint, or the newest of a folder or run: the next fit goes on from it."""
         self._loaded = find_checkpoint(path, None)
         assert self._loaded is not None
-        self._state().restore_engine(load_checkpoint(self._loaded).shared)
+        self._state().restore_trained(load_checkpoint(self._loaded).shared)
 
     def stop(self, reason: str = "stopped by the caller") -> None:
         """End a fit in progress after the step in hand; may be called from another thread."""

@@ -3,6 +3,8 @@
 import argparse
 import inspect
 import json
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from stoker.cli.main import OK
 from stoker.config import HOOKS, ConfigError, load
@@ -27,11 +29,7 @@ def hooks(options: argparse.Namespace) -> int:
         for name in HOOKS:
             print(f"{name:<16} {_first_line(HOOKS.get(name))}")
         return OK
-    if options.name not in HOOKS:
-        raise ConfigError(f"there is no hook '{options.name}'{did_you_mean(options.name, HOOKS)}")
-    hook = HOOKS.get(options.name)
-    print(f"{options.name}{inspect.signature(hook)}\n\n{inspect.getdoc(hook)}")
-    return OK
+    return _described("hook", options.name, HOOKS, HOOKS.get)
 
 
 def metrics(options: argparse.Namespace) -> int:
@@ -42,11 +40,7 @@ def metrics(options: argparse.Namespace) -> int:
     if options.name is None:
         print("\n".join(names))
         return OK
-    if options.name not in names:
-        raise ConfigError(f"there is no metric '{options.name}'{did_you_mean(options.name, names)}")
-    kind = known.kind_of(options.name)
-    print(f"{options.name}{inspect.signature(kind)}\n\n{inspect.getdoc(kind)}")
-    return OK
+    return _described("metric", options.name, names, known.kind_of)
 
 
 def env(options: argparse.Namespace) -> int:
@@ -57,6 +51,13 @@ def env(options: argparse.Namespace) -> int:
     if found["git"] is not None:
         found["git"].pop("diff")
     print(json.dumps(found, indent=2))
+    return OK
+
+
+def _described(what: str, name: str, names: Iterable[str], get: Callable[[str], Any]) -> int:
+    if name not in list(names):
+        raise ConfigError(f"there is no {what} '{name}'{did_you_mean(name, names)}")
+    print(f"{name}{inspect.signature(get(name))}\n\n{inspect.getdoc(get(name))}")
     return OK
 
 
