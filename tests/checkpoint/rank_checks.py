@@ -1,6 +1,5 @@
 """What two processes do in `test_ranks.py`; each returns plain values."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +44,6 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 def full(tree: Any) -> list[torch.Tensor]:
     return [t.full_tensor() if isinstance(t, DTensor) else t.clone() for t in tensors(tree)]
-
-
-def work(rank: int, world: int, port: int, folder: str) -> None:
-    """One process: every check in turn, its findings as a file."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    try:
-        found = {check.__name__: check(rank, Path(folder)) for check in CHECKS}
-        torch.save(found, Path(folder) / f"found.{rank}")
-    finally:
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 def shards_of_two(rank: int, folder: Path) -> Any:

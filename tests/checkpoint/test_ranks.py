@@ -1,13 +1,10 @@
 """Two processes on gloo, started once for all checks."""
 
-import multiprocessing
-import socket
-
 import pytest
 import torch
 
-from checkpoint import rank_checks
 from checkpoint.rank_checks import net, state, tensors, train
+from ranks import found_by_two
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.divide import local_plan, share_among
 from stoker.checkpoint.plan import share_alone
@@ -26,18 +23,7 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     with Checkpoints(folder / "one") as checkpoints:
         checkpoints.save(1, trained(), {"rank": 0})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    arguments = [(rank, 2, port, str(folder)) for rank in range(2)]
-    workers = [spawn.Process(target=rank_checks.work, args=each) for each in arguments]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    return folder, [torch.load(folder / f"found.{rank}") for rank in range(2)]
+    return folder, found_by_two(folder, "checkpoint.rank_checks")
 
 
 def test_shards_come_back_to_the_processes_that_saved_them(ranks):

@@ -1,12 +1,9 @@
 """Two processes on gloo, started once for all checks."""
 
-import multiprocessing
-import socket
-
 import pytest
 import torch
 
-import ranks
+from ranks import found_by_two
 from stoker import hooks
 from stoker.events import read_json_lines
 from toys import batches, net
@@ -15,17 +12,7 @@ from toys import batches, net
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=ranks.work, args=(r, 2, port, str(folder))) for r in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    return folder, [torch.load(folder / f"found.{rank}") for rank in range(2)]
+    return folder, found_by_two(folder, "ranks")
 
 
 def test_o13_losses_are_weighted_by_samples_within_and_across_processes(found):
