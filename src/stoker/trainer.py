@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stoker import hooks as stock
 from stoker.data import Feed
-from stoker.data.feed import LastWindow, Loaders, count_of, positive, take, val_feeds_of
+from stoker.data.feed import LastWindow, Loaders, count_of, take, val_feeds_of
 from stoker.engine import Engine, Schedule
 from stoker.engine.check import check_trainable
 from stoker.errors import Preempted
@@ -81,7 +81,9 @@ class Trainer:
         self.accumulate = accumulate
         self.last_window = last_window
         self.seed = seed
-        self.grace = positive("grace", grace)
+        if not grace > 0:
+            raise ValueError(f"grace is a positive number of seconds, got {grace!r}")
+        self.grace = grace
         self.run = Run(engine, RunFolder(run_dir) if run_dir is not None else None)
         self.history = History()
         self.hooks = HookList(stock.default() if hooks is None else hooks, self.run)
@@ -314,7 +316,7 @@ class Trainer:
         run.fire, run.calls = hooks.fire, hooks.calls
         self._busy = True
         try:
-            with run.events, _ending(hooks, "after_run"):
+            with run.events, hooks.ending("after_run"):
                 first = not self._attached
                 if first:
                     self.hooks.fire("attach")
@@ -348,7 +350,7 @@ class Trainer:
         with (
             self.engine.mode(training=True),
             listening(keeper.interrupts),
-            _ending(hooks, "after_train"),
+            hooks.ending("after_train"),
         ):
             if run.step == 0 and self.seed is not None:
                 seed_all(self.seed)
@@ -382,19 +384,3 @@ class Trainer:
             return run.limit_reached or (whole and every.at_epoch(run.epoch))
         since = monotonic() - self._validated_at[1]
         return run.updated and (every.at_step(run.step) or every.at_seconds(since))
-
-
-@contextmanager
-def _ending(hooks: HookList, point: str) -> Iterator[None]:
-    """Fires ``point`` however the block ends; a failure is told to on_exception first, once."""
-    run = hooks.run
-    try:
-        yield
-    except BaseException as error:
-        if run.error is None:
-            run.error = error
-            hooks.fire_all("on_exception")
-        raise
-    finally:
-        run.drop_step()
-        hooks.fire_all(point)

@@ -256,13 +256,6 @@ def count_of(name: str, value: Any) -> int | None:
     return operator.index(value)
 
 
-def positive(name: str, value: float) -> float:
-    """A number of seconds."""
-    if not value > 0:
-        raise ValueError(f"{name} is a positive number, got {value!r}")
-    return value
-
-
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
     """The first batches of a loader, so many or that share of them, as a list."""
     return list(islice(loader, _limited(length_of(loader), limit, "train_loader")))

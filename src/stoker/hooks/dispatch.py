@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -85,6 +86,21 @@ class HookList:
                     _log.error(f"hook {name!r} failed in {point} as well", error=error)
         if failure is not None:
             raise failure
+
+    @contextmanager
+    def ending(self, point: str) -> Iterator[None]:
+        """Fires ``point`` however the block ends; a failure is told to on_exception first, once."""
+        run = self.run
+        try:
+            yield
+        except BaseException as error:
+            if run.error is None:
+                run.error = error
+                self.fire_all("on_exception")
+            raise
+        finally:
+            run.drop_step()
+            self.fire_all(point)
 
     def without_writers(self) -> "HookList":
         """The hooks that leave no files behind."""
