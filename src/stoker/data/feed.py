@@ -2,9 +2,8 @@
 
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from math import ceil
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -12,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.data.parts import generators_of, tell_epoch
-from stoker.data.position import (
-    check_unchanged,
-    description_of,
-    seek_of,
-)
+from stoker.data.length import length_of, limited, why_empty
+from stoker.data.parts import generators_of, tell_epoch, tell_part
+from stoker.data.position import check_unchanged, description_of, is_recut, seek_of
 from stoker.data.rng import packed, set_states, states_of, unpacked
 from stoker.data.seek import Mark, Place
+from stoker.data.seek_shared import SharedSeek
+from stoker.data.share import Part, in_order, tell_undivided, way_of
+from stoker.data.together import longest_of, together
 from stoker.data.workers import wake, workers_run
 from stoker.types import Batch
 
@@ -27,6 +26,7 @@ LastWindow: TypeAlias = Literal["flush", "drop"]
 Loaders: TypeAlias = Iterable[Batch] | Mapping[str, Iterable[Batch]]
 
 _END = object()
+_ALONE = Part()
 
 
 class Feed:
@@ -38,6 +38,8 @@ class Feed:
         last_window: a last window with fewer batches makes a smaller step ("flush") or none
             ("drop").
         limit: at most so many batches per pass, or that share of them as a float.
+        part: which part of the data this process reads, where there are several. Every process
+            makes its feed, and takes as many windows as the others.
 
     With `timed` set, `waited` is the seconds that batches took to come, all passes together.
     With `epoch` set, each pass tells that number to the loader's parts that have ``set_epoch``.
@@ -54,6 +56,7 @@ class Feed:
         last_window: LastWindow = "flush",
         limit: int | float | None = None,
         name: str = "train_loader",
+        part: Part = _ALONE,
     ) -> None:
         _check_iterable(loader, name)
         if type(accumulate) is not int or accumulate < 1:
@@ -63,25 +66,32 @@ class Feed:
         self.loader = loader
         self.accumulate = accumulate
         self.last_window = last_window
-        length = length_of(loader)
-        self._cap = _limited(length, limit, name) if limit is not None else None
-        self.batches = length if length is None or self._cap is None else self._cap
         self._name = name
+        self._part = part
+        self._way = way_of(loader, part)
+        self._home = self._seek = seek_of(loader, name, part)
+        length = self._seek.length
+        if self._way == "own":
+            tell_undivided(loader, name, part)
+            length = longest_of(length)
+        self._cap = limited(length, limit, name) if limit is not None else None
+        self.batches = self._full = self._at_most(length)
         self._ended = False
         self.position = 0
         self.timed = False
         self.waited = 0.0
         self.epoch: int | None = None
-        self._seek = seek_of(loader, name)
+        self._idled = 0  # batches of the pass in progress that only kept others company,
+        self._idle = 0  # and those of the window in hand, where each process reads its own
+        self._samples = 0  # of that window, over all processes
         self._mark: Mark | None = None  # of the pass in progress
         self._place: Place | None = None  # where the next pass begins, if not at the beginning
         self._over = False  # whether the pass in progress was given up
         self._drained = False  # whether its loader has come to its end
         self._wake = False  # whether the loader had workers that it did not have to start
         if self.batches == 0:
-            raise ValueError(
-                f"{name} is empty: it has no batches{_why_empty(loader)}, expected at least one"
-            )
+            why = why_empty(loader, part.count)
+            raise ValueError(f"{name} is empty: it has no batches{why}, expected at least one")
         if self.steps == 0:
             raise ValueError(
                 f"{name} has {self.batches} batches, which make no step of {accumulate}: "
@@ -101,7 +111,7 @@ class Feed:
         """Whether the pass in progress has handed out every batch it will, as far as known."""
         if self._ended or self.batches is None:
             return self._ended
-        left = self.batches - self.position
+        left = self.batches - self.position - self._idled
         return left < (self.accumulate if self.last_window == "drop" else 1)
 
     @property
@@ -110,13 +120,44 @@ class Feed:
         return self._ended
 
     @property
-    def place(self) -> tuple[int, bool, bool]:
+    def place(self) -> tuple[int, bool, bool, int]:
         """Where the pass in progress is; set it back to hand out the last window once more."""
-        return self.position, self._drained, self._ended
+        return self.position, self._drained, self._ended, self._idled
 
     @place.setter
-    def place(self, place: tuple[int, bool, bool]) -> None:
-        self.position, self._drained, self._ended = place
+    def place(self, place: tuple[int, bool, bool, int]) -> None:
+        self.position, self._drained, self._ended, self._idled = place
+
+    @property
+    def idle(self) -> int:
+        """How many batches at the end of the window in hand only keep other processes company.
+
+        Their samples count elsewhere or have counted before: here they weigh nothing.
+        """
+        return self._idle if self._way == "own" else self._seek.idle(self.position)
+
+    def whole(self, sizes: Sequence[int]) -> int:
+        """The samples of the window in hand over all processes; ``sizes`` are those here.
+
+        Every process calls it. Idle batches do not count, whatever size they are given.
+        """
+        if self._way == "own":
+            return self._samples
+        if self._way == "even":
+            return sum(sizes) * self._part.count
+        return self._seek.whole(self.position, sizes)
+
+    def in_order(self, parts: Sequence[Sequence[Any]]) -> list[Any]:
+        """What all processes made of their windows, in the order of the data they share.
+
+        Where each reads its own, what this one made.
+
+        Args:
+            parts: by process, a tree of tensors for each window that was not idle.
+        """
+        if self._way in ("alone", "own"):
+            return list(parts[self._part.index])
+        return in_order(parts, rows=getattr(self.loader, "batch_sampler", None) is not None)
 
     def generators(self) -> list[torch.Generator]:
         """The generators that the loader and its parts draw from, beside the global one."""
@@ -136,9 +177,9 @@ class Feed:
         within = self._mark is not None and not self._ended and not given_up
         state: dict[str, Any] = {
             "position": self.position if within else 0,
-            "loader": description_of(self._seek, length_of(self.loader)),
+            "loader": description_of(self._seek, self._part.count),
             "own": states_of(self.generators()),
-            "workers_run": int(self._wake or workers_run(self.loader)),
+            "workers_run": int(self._wake or workers_run(self._seek.reader)),
         }
         if self.epoch is not None:
             state["epoch"] = self.epoch
@@ -147,7 +188,9 @@ class Feed:
             state["begin"] = packed(self._mark.shared)
             state["own_begin"] = self._mark.own
             state["warm"] = int(self._mark.warm)
-        loader_state = self._seek.state(ended=not within)
+            if self._way == "own":
+                state["idled"] = self._idled
+        loader_state = self._seek.state(self.position if within else None)
         if loader_state is not None:
             state["loader_state"] = loader_state
         return state
@@ -155,26 +198,36 @@ class Feed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the position of `state_dict`; the next pass begins there."""
         within = "begin" in state
-        found = description_of(self._seek, length_of(self.loader))
+        found = description_of(self._home, self._part.count)
         check_unchanged(self._name, state["loader"], found, within_pass=within)
         generators = self.generators()
         if len(generators) == len(state["own"]):
             set_states(generators, state["own"])
-        if "loader_state" in state and state["loader"]["kind"] == self._seek.kind:
-            self._seek.load_state(state["loader_state"])
         self.position, self._ended = state["position"], False
         self.epoch = state.get("epoch")
         self._wake = bool(state["workers_run"])
         self._over = self._drained = False
+        self._idled = state.get("idled", 0) if self._way == "own" else 0
         self._mark = self._place = None
+        self._seek, self.batches = self._home, self._full
         if within:
             self._over, self._drained = bool(state["over"]), bool(state["drained"])
             self._mark = Mark(unpacked(state["begin"]), state["own_begin"], bool(state["warm"]))
             workers = state["loader"].get("num_workers", 0)
             self._place = Place(self.position, self._mark, state["own"], workers)
+        recut = within and is_recut(state["loader"], found)
+        if recut and self._way == "alone":
+            self._seek = SharedSeek(self.loader, self._name, self._part, seed=0)
+        self._seek.load(state, self._place)
+        if recut:
+            self.batches = self._at_most(self._seek.length)
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """One pass, or what is left of it; `position` counts the batches handed out."""
+        windows = self._windows()
+        return windows if self._way != "own" else self._together(windows)
+
+    def _windows(self) -> Iterator[list[Batch]]:
         source = self._begin()
         size = self.accumulate
         if self.timed:
@@ -190,18 +243,32 @@ class Feed:
         if window and self.last_window == "flush":
             self.position += len(window)
             yield window
-        if not self.position:
+        if not self.position and self._way != "own":
             raise ValueError(
                 f"{self._name} gave {len(window)} batches, not enough for a step: an iterator can "
                 "be read only once, so pass a list or a DataLoader"
             )
         self._ended = True
 
+    def _together(self, windows: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        """The same windows, and further ones for as long as another process has some."""
+        while True:
+            window = next(windows, [])
+            found = together(window, self.position + self._idled, self._name, self._part)
+            self._idle, self._samples = found.idle, found.samples
+            self._idled += found.idle
+            self._ended = not found.window
+            if self._ended:
+                return
+            yield found.window
+
     def _begin(self) -> Iterable[Batch]:
         """The batches of the pass that begins."""
         place, self._place = self._place, None
         if self.epoch is not None:
             tell_epoch(self.loader, self.epoch)
+        if self._way == "own":
+            tell_part(self.loader, self._part.index, self._part.count)
         if place is not None:
             left: Iterable[Batch] = ()
             if not self._drained:
@@ -209,13 +276,17 @@ class Feed:
             if not self._over:
                 return left
             deque(left, maxlen=0)  # no batch of it is wanted, but its end may draw
-        self.position = 0
+        self.position = self._idled = 0
         self._ended = self._over = self._drained = False
+        self._seek, self.batches = self._home, self._full
         if self._wake:
-            wake(self.loader, self.generators())
+            wake(self._seek.reader, self.generators())
             self._wake = False
         self._mark = self._seek.mark()
-        return self._capped(self._seek.fresh(), 0)
+        return self._capped(self._seek.fresh(self.epoch), 0)
+
+    def _at_most(self, length: int | None) -> int | None:
+        return length if length is None or self._cap is None else min(length, self._cap)
 
     def _capped(self, source: Iterable[Batch], begin: int) -> Iterable[Batch]:
         return source if self._cap is None else islice(source, max(0, self._cap - begin))
@@ -232,7 +303,9 @@ class Feed:
             yield batch
 
 
-def val_feeds_of(loader: Loaders | None, limit: int | float | None) -> dict[str, Feed]:
+def val_feeds_of(
+    loader: Loaders | None, limit: int | float | None, part: Part = _ALONE
+) -> dict[str, Feed]:
     """Validation data by the prefix of its results: "val", or "val/<name>"."""
     if loader is None:
         return {}
@@ -244,7 +317,10 @@ def val_feeds_of(loader: Loaders | None, limit: int | float | None) -> dict[str,
         named: dict[str, Iterable[Batch]] = {f"val/{name}": one for name, one in loader.items()}
     else:
         named = {"val": loader}
-    return {name: Feed(one, limit=limit, name=f"{name} loader") for name, one in named.items()}
+    return {
+        name: Feed(one, limit=limit, name=f"{name} loader", part=part)
+        for name, one in named.items()
+    }
 
 
 def count_of(name: str, value: Any) -> int | None:
@@ -258,17 +334,7 @@ def count_of(name: str, value: Any) -> int | None:
 
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
     """The first batches of a loader, so many or that share of them, as a list."""
-    return list(islice(loader, _limited(length_of(loader), limit, "train_loader")))
-
-
-def length_of(loader: Any) -> int | None:
-    """The number of batches, None where the loader does not know it."""
-    if not isinstance(loader, Sized):
-        return None
-    try:
-        return len(loader)
-    except TypeError:  # a DataLoader over an iterable dataset has __len__ and no length
-        return None
+    return list(islice(loader, limited(length_of(loader), limit, "train_loader")))
 
 
 def _check_iterable(loader: Any, name: str) -> None:
@@ -282,26 +348,3 @@ def _check_iterable(loader: Any, name: str) -> None:
             f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable "
             "of batches"
         )
-
-
-def _limited(length: int | None, limit: int | float, name: str) -> int:
-    if isinstance(limit, bool) or limit <= 0 or (isinstance(limit, float) and limit > 1):
-        raise ValueError(
-            f"a limit on {name} is a number of batches from 1, or a share up to 1.0, got {limit}"
-        )
-    if isinstance(limit, float):
-        if length is None:
-            raise ValueError(
-                f"a share of {name} was asked for ({limit}), but it has no length: give a number"
-            )
-        return max(1, ceil(length * limit)) if length else 0
-    return limit if length is None else min(limit, length)
-
-
-def _why_empty(loader: Any) -> str:
-    if getattr(loader, "drop_last", False) and getattr(loader, "dataset", None):
-        return (
-            f" (its {len(loader.dataset)} samples do not fill one batch of {loader.batch_size} "
-            "and drop_last is on)"
-        )
-    return ""

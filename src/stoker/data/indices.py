@@ -50,7 +50,7 @@ class Past:
         """An iterator over the rest; like the real one it draws when it is first asked."""
         self._prepare()
         sampler, count = self._sampler, self._count
-        if _is_plain(sampler, BatchSampler):
+        if is_plain(sampler, BatchSampler):
             rest = self._rest(sampler.sampler, count * sampler.batch_size)
             return iter(BatchSampler(rest, sampler.batch_size, sampler.drop_last))
         if _chunks(sampler) is not None:
@@ -86,24 +86,24 @@ class Past:
 
 def draws_from_torch_alone(sampler: Any) -> bool:
     """Whether torch's generators decide all indices, because the sampler is one of torch's."""
-    if _is_plain(sampler, BatchSampler):
+    if is_plain(sampler, BatchSampler):
         sampler = sampler.sampler
     known = (SequentialSampler, DistributedSampler, list, tuple, range)
-    return _chunks(sampler) is not None or any(_is_plain(sampler, kind) for kind in known)
+    return _chunks(sampler) is not None or any(is_plain(sampler, kind) for kind in known)
 
 
-def _is_plain(sampler: Any, kind: type) -> bool:
+def is_plain(sampler: Any, kind: type) -> bool:
     """Whether the sampler goes through its indices as ``kind`` of torch does."""
     return isinstance(sampler, kind) and type(sampler).__iter__ is kind.__iter__  # type: ignore[attr-defined]
 
 
 def _chunks(sampler: Any) -> Iterator[Tensor] | None:
     """What a sampler of torch draws, chunk by chunk and with its draws; None for other samplers."""
-    if _is_plain(sampler, RandomSampler):
+    if is_plain(sampler, RandomSampler):
         return _random_chunks(sampler)
-    if _is_plain(sampler, SubsetRandomSampler):
+    if is_plain(sampler, SubsetRandomSampler):
         return _drawn(lambda: torch.randperm(len(sampler.indices), generator=sampler.generator))
-    if _is_plain(sampler, WeightedRandomSampler):
+    if is_plain(sampler, WeightedRandomSampler):
         return _drawn(
             lambda: torch.multinomial(
                 sampler.weights,

@@ -1,4 +1,4 @@
-"""The parts of a loader: what they draw from, and who wants to know the epoch."""
+"""The parts of a loader: what they draw from, and who wants to know the epoch or its share."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,16 @@ def generators_of(loader: Any) -> list[torch.Generator]:
 
 def tell_epoch(loader: Any, epoch: int) -> None:
     """Call ``set_epoch`` wherever the loader or a part of it has it."""
+    _tell(loader, "set_epoch", epoch)
+
+
+def tell_part(loader: Any, index: int, count: int) -> None:
+    """Call ``set_part`` wherever the loader or a part of it has it."""
+    _tell(loader, "set_part", index, count)
+
+
+def _tell(loader: Any, method: str, *values: int) -> None:
     for owner in {id(owner): owner for owner in owners(loader)}.values():
-        set_epoch = getattr(owner, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        tell = getattr(owner, method, None)
+        if tell is not None:
+            tell(*values)

@@ -1,25 +1,40 @@
 """Which way a loader is continued, and whether it is still the loader whose state was saved."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from stoker import dist
+from stoker.data.length import length_of
 from stoker.data.parts import generators_of
 from stoker.data.seek import DatasetStateSeek, IndexSeek, OwnStateSeek, ReplaySeek, Seek, Stateful
 from stoker.data.seek_loader import LoaderSeek
+from stoker.data.seek_shared import SharedSeek
+from stoker.data.share import Part, way_of
 from stoker.log import get_logger
 
 _log = get_logger()
 
 _ITERATE_BY_INDEX = (list.__iter__, tuple.__iter__, range.__iter__, Sequence.__iter__)
-_HARMLESS = {"map-style": {"num_workers", "persistent_workers"}}
+_WORKERS = {"num_workers", "persistent_workers"}
+_HARMLESS = {"map-style": _WORKERS, "shared": _WORKERS}
 """By kind of loader, what may differ within a pass: these do not decide which samples come."""
 
 
-def seek_of(loader: Any, name: str) -> Seek:
-    """The way to continue this loader in the middle of a pass."""
+def seek_of(loader: Any, name: str, part: Part) -> Seek:
+    """The way to go through this loader, and to continue it in the middle of a pass."""
+    if way_of(loader, part) == "cut":
+        return SharedSeek(loader, name, part, int(dist.from_main(str(torch.initial_seed()))))
     return _kind_of(loader)(loader, name)
+
+
+def is_recut(saved: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether a position counts samples that all processes share, on one side at least."""
+    kinds = {saved["kind"], found["kind"]}
+    mine = "processes" in saved or "processes" in found
+    return "shared" in kinds and kinds <= {"shared", "map-style"} and not mine
 
 
 def _kind_of(loader: Any) -> type[Seek]:
@@ -36,19 +51,26 @@ def _kind_of(loader: Any) -> type[Seek]:
     return ReplaySeek
 
 
-def description_of(seek: Seek, batches: int | None) -> dict[str, int | str]:
-    """What of a loader must stay the same for a position in it to mean the same."""
+def description_of(seek: Seek, processes: int) -> dict[str, int | str]:
+    """What of a loader must stay the same for a position in it to mean the same.
+
+    Args:
+        seek: the way to go through it.
+        processes: how many there are.
+    """
     loader = seek.loader
     known: dict[str, Any] = {
         "kind": seek.kind,
-        "batches": batches,
+        "batches": length_of(loader),
         "generators": len(generators_of(loader)),
     }
+    if processes > 1 and seek.kind != "shared":
+        known["processes"] = processes  # that each have a position of their own
     if isinstance(loader, DataLoader):
         known["num_workers"] = loader.num_workers
         known["persistent_workers"] = int(loader.persistent_workers)
         known["batch_size"] = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-        if seek.kind == "map-style":
+        if seek.kind in ("map-style", "shared"):
             known["sampler"] = _name_of(loader._index_sampler)
             known["samples"] = _samples_of(loader.dataset)
     return {name: value for name, value in known.items() if value is not None}
@@ -63,10 +85,20 @@ def check_unchanged(
         for key in [*saved, *(key for key in found if key not in saved)]
         if saved.get(key) != found.get(key)
     }
+    harmless = _HARMLESS.get(str(found["kind"]), set())
+    if is_recut(saved, found):
+        words.pop("kind", None)
+        harmless = harmless | {"batch_size", "batches"}
+    elif words.pop("processes", None) is not None and within_pass:
+        was, now = saved.get("processes", 1), found.get("processes", 1)
+        _log.warning(
+            f"{name} is read by each process for itself, and processes were {was}, are {now}: some "
+            "samples of this pass may come twice or not at all"
+        )
     if not words:
         return
     text = f"{name} has changed since its state was saved: {', '.join(words.values())}"
-    if within_pass and words.keys() - _HARMLESS.get(str(found["kind"]), set()):
+    if within_pass and words.keys() - harmless:
         raise ValueError(f"{text}; expected the same loader to continue in the middle of a pass")
     _log.warning(f"{text}; the run may differ from one that was never interrupted")
 

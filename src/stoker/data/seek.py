@@ -1,7 +1,7 @@
 """How a loader is continued in the middle of a pass: by index, by its own state, or by reading."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from stoker.data.length import length_of
 from stoker.data.parts import generators_of
 from stoker.data.rng import State, set_state, set_states, states_of
 from stoker.data.seeded import SeededDataset
@@ -77,7 +78,13 @@ class Seek(ABC):
 
     def __init__(self, loader: Any, name: str) -> None:
         self.loader = loader
+        self.reader = loader  # whose workers make the batches
         self.name = name
+
+    @property
+    def length(self) -> int | None:
+        """The batches of a pass, None where the loader does not know it."""
+        return length_of(self.loader)
 
     def generators(self) -> list[torch.Generator]:
         """The generators of the loader and its parts."""
@@ -87,21 +94,38 @@ class Seek(ABC):
         """What must be known of the beginning of a pass to continue it later."""
         return Mark(random_state(), states_of(self.generators()))
 
-    def fresh(self) -> Iterable[Batch]:
-        """The batches of a new pass."""
+    def fresh(self, epoch: int | None) -> Iterable[Batch]:
+        """The batches of a new pass: of that epoch, if it has a number."""
         return self.loader  # type: ignore[no-any-return]
 
     @abstractmethod
     def resumed(self, place: Place) -> Iterator[Batch]:
         """The batches from there to the end of the pass."""
 
-    def state(self, *, ended: bool) -> Any:
-        """What the loader says of its own position; None where it says nothing."""
+    def state(self, position: int | None) -> Any:
+        """What the loader says of its own position; None where it says nothing.
+
+        Args:
+            position: batches handed out of the pass in progress; None between passes.
+        """
         return None
+
+    def load(self, state: Mapping[str, Any], place: Place | None) -> None:
+        """Take up the state of a feed; ``place`` is where it is within a pass."""
+        if "loader_state" in state and state["loader"]["kind"] == self.kind:
+            self.load_state(state["loader_state"])
 
     def load_state(self, state: Any) -> None:
         """Give it back, where the loader had something to say."""
         raise TypeError(f"{self.name} keeps no position itself, but one was saved: {state!r}")
+
+    def idle(self, position: int) -> int:
+        """How many of the batches just before ``position`` only keep other processes company."""
+        return 0
+
+    def whole(self, position: int, sizes: Sequence[int]) -> int:
+        """The samples, over all processes, of the batches of these sizes before ``position``."""
+        return sum(sizes)
 
 
 class IndexSeek(Seek):
@@ -141,7 +165,7 @@ class OwnStateSeek(Seek):
         self._begun, self._loaded = True, None
         return Mark({}, [])
 
-    def state(self, *, ended: bool) -> Any:
+    def state(self, position: int | None) -> Any:
         """What the loader says of itself."""
         if not self._begun:
             return self._loaded  # to ask a loader that was never read may change it
@@ -182,14 +206,14 @@ class DatasetStateSeek(Seek):
         self._loaded = None
         return Mark({}, [])
 
-    def fresh(self) -> Iterable[Batch]:
+    def fresh(self, epoch: int | None) -> Iterable[Batch]:
         """A new pass; its iterator knows whether the dataset has come to its end."""
         self._batches = iter(self.loader)
         return self._batches  # type: ignore[no-any-return]
 
-    def state(self, *, ended: bool) -> Any:
+    def state(self, position: int | None) -> Any:
         """What the dataset says of itself in the middle of a pass, and whether it has ended."""
-        if self._loaded is not None or ended:
+        if self._loaded is not None or position is None:
             return self._loaded
         ran_out = self._batches._dataset_fetcher.ended
         return {"dataset": self.loader.dataset.state_dict(), "ran_out": int(ran_out)}
@@ -205,7 +229,7 @@ class DatasetStateSeek(Seek):
         if ran_out:  # its last batch was short; asked again, it would begin anew
             return
         now = random_state()
-        batches = self.fresh()
+        batches = self.fresh(None)
         set_random_state(now)
         set_states(self.generators(), place.own)
         yield from batches

@@ -25,14 +25,19 @@ def wake(loader: Any, generators: Sequence[torch.Generator]) -> None:
 
 def batches_at(loader: Any, indices: Iterable[Any]) -> Iterator[Batch]:
     """What the loader makes of these indices, begun as it begins a pass; its workers are kept."""
-    twin = copy(loader)
-    sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    twin.__dict__.update({sampler: indices, "_iterator": None})  # a loader guards its attributes
-    batches: Any = iter(twin)
+    batches: Any = iter(over(loader, indices))
     if _persists(loader):
         batches._index_sampler = loader._index_sampler  # for the passes that follow
         loader._iterator = batches
     return batches  # type: ignore[no-any-return]
+
+
+def over(loader: Any, indices: Iterable[Any]) -> Any:
+    """The same loader over these indices, with no workers yet."""
+    twin = copy(loader)
+    sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    twin.__dict__.update({sampler: indices, "_iterator": None})  # a loader guards its attributes
+    return twin
 
 
 def _persists(loader: Any) -> bool:

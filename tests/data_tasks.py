@@ -1,0 +1,128 @@
+"""What the processes of `pool` do in `data/test_share_processes.py`."""
+
+import copy
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from passes import drawn
+from stoker import dist
+from stoker.data import Feed, Part
+from stoker.seed import random_state, seed_all, set_random_state
+from stoker.tree import batch_size
+
+
+def part() -> Part:
+    return Part(dist.rank(), dist.world_size())
+
+
+def batches_of(rank: int, count: int) -> list[torch.Tensor]:
+    """Batches of three and, as the last, of one, whose numbers tell where they come from."""
+    sizes = [3] * (count - 1) + [1]
+    return [torch.full((size,), 100 * rank + n) for n, size in enumerate(sizes)]
+
+
+def look(feed: Feed) -> list[tuple]:
+    """Each window of a pass: its batches, how many are idle, and its samples over all."""
+    found = []
+    for window in feed:
+        whole = feed.whole([batch_size(batch) for batch in window])
+        numbers = [int(batch[0]) for batch in window]
+        found.append((numbers, feed.idle, whole, feed.exhausted))
+    assert feed.ended
+    return found
+
+
+def uneven(counts, options):
+    own = batches_of(dist.rank(), counts[dist.rank()])
+    feed = Feed(own, part=part(), **options)
+    return feed.steps, [look(feed) for _ in range(2)]
+
+
+class Mute(IterableDataset):
+    """Numbers, all of them for everybody."""
+
+    part = (0, 1)
+
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        index, count = self.part
+        yield from range(index, self.size, count)
+
+
+class Stream(Mute):
+    """Numbers, of which it gives the part it was told."""
+
+    def set_part(self, index, count):
+        self.part = (index, count)
+
+
+def streams():
+    feeds = [
+        Feed(DataLoader(Stream(7), batch_size=2), part=part()),
+        Feed(DataLoader(Mute(3)), part=part()),
+    ]
+    return [look(feed) for feed in feeds]
+
+
+def empty_on_one():
+    try:
+        list(Feed(iter([torch.zeros(1)] * dist.rank()), part=part()))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def empty_by_length_on_one():
+    try:
+        Feed([torch.zeros(1)] * dist.rank(), part=part())
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def continued(counts):
+    """Whether every place of a pass over uneven data, idle ones too, is continued exactly."""
+
+    def make():
+        return Feed(batches_of(dist.rank(), counts[dist.rank()]), 2, part=part())
+
+    def steps(feed, saves):
+        found = []
+        for window in feed:
+            found.append(([b.tolist() for b in window], feed.idle, feed.exhausted, drawn()))
+            saves.append((copy.deepcopy(feed.state_dict()), random_state()))
+        return found
+
+    seed_all(dist.rank())
+    saves = []
+    whole = steps(make(), saves)
+    for at, (state, random) in enumerate(saves):
+        feed = make()
+        feed.load_state_dict(state)
+        set_random_state(random)
+        assert steps(feed, []) == whole[at + 1 :], at
+    return len(whole)
+
+
+def without_a_word():
+    """Rank 0 reads while the others do nothing: nobody is asked anything."""
+    torch.manual_seed(dist.rank())
+    data = torch.arange(10)
+    sampler = DistributedSampler(data, shuffle=False)
+    feeds = [
+        Feed(DataLoader(data, batch_size=2, shuffle=True), part=part()),
+        Feed(DataLoader(data, batch_size=2, sampler=sampler), part=part()),
+    ]
+    seen = [look(feed) for feed in feeds] if dist.rank() == 0 else None
+    order = [batch.tolist() for window in feeds[0] for batch in window]
+    return seen, order
+
+
+def two_read_each_part():
+    mine = Part(dist.rank() // 2, 2)
+    lists = Feed(batches_of(mine.index, 1 + mine.index), part=mine)
+    single = Feed(DataLoader(torch.zeros(3, 5), batch_size=None), part=mine)
+    return [[(idle, whole) for _, idle, whole, _ in look(feed)] for feed in (lists, single)]
