@@ -15,27 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from stoker import Engine, Output, Trainer, seed_all
-from stoker.nn import lr
+from stoker.nn import Transformer, lr
 
 CONTEXT = 64  # characters that the model looks back
-
-
-class CharTransformer(nn.Module):
-    """For each position the scores of the character that comes next."""
-
-    def __init__(self, letters: list[str], width: int = 64, layers: int = 2) -> None:
-        super().__init__()
-        self.characters = nn.Embedding(len(letters), width)
-        self.positions = nn.Parameter(torch.randn(CONTEXT, width) * 0.02)
-        one = nn.TransformerEncoderLayer(width, 4, 4 * width, 0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(one, layers, nn.LayerNorm(width), False)
-        self.scores = nn.Linear(width, len(letters))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        past_only = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
-        x = self.characters(tokens) + self.positions[:length]
-        return self.scores(self.layers(x, mask=past_only, is_causal=True))
 
 
 def next_character(engine: Engine, window: Tensor) -> Output:
@@ -58,6 +40,10 @@ def write(engine: Engine, tokens: Tensor, length: int) -> Tensor:
 
 def alphabet() -> list[str]:
     return sorted(set(reference()))
+
+
+def vocabulary() -> int:
+    return len(alphabet())
 
 
 def reference() -> str:
@@ -83,13 +69,14 @@ def main() -> None:
     seed_all(0)
     train = DataLoader(windows("train"), batch_size=16, shuffle=True)
     test = DataLoader(windows("held_out"), batch_size=128)
-    model = CharTransformer(letters := alphabet())
+    model = Transformer(vocabulary(), CONTEXT)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     schedule = lr.cosine(optimizer, args.epochs * len(train), warmup_ratio=0.05)
     engine = Engine(model, optimizer, nn.CrossEntropyLoss(), lr_scheduler=schedule, clip_norm=1.0)
     trainer = Trainer(engine, step=next_character, run_dir=args.run_dir)
     trainer.fit(train, test, epochs=args.epochs, fast_dev_run=args.fast_dev_run)
 
+    letters = alphabet()
     start = torch.tensor([*map(letters.index, "The ")])
     print("".join(letters[token] for token in write(engine, start, length=400)))
     loss = f"{trainer.evaluate(test)['val/loss']:.2f}"

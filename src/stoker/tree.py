@@ -71,6 +71,22 @@ def concatenate(trees: Sequence[Any]) -> Any:
     return list(trees)
 
 
+def cut(batch: Any, count: int) -> list[Any]:
+    """A batch in that many equal parts, along the first dimension of its tensors.
+
+    What has another first dimension than the batch, or none, is whole in every part.
+    """
+    size = batch_size(batch)
+    step = size // count
+
+    def part(start: int) -> Any:
+        return map_tensors(
+            lambda t: t[start : start + step] if t.ndim and t.shape[0] == size else t, batch
+        )
+
+    return [part(number * step) for number in range(count)]
+
+
 def as_floats(values: Collection[float | Tensor]) -> list[float]:
     """Numbers and one-element tensors as numbers, read back from their device in one go."""
     tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
@@ -90,6 +106,17 @@ def describe(tree: Any) -> str:
         inside = ", ".join(describe(item) for item in tree)
         return f"[{inside}]" if isinstance(tree, list) else f"({inside})"
     return type(tree).__name__
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, told without importing that slow package."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def local_part(tensor: Any) -> Tensor:
+    """The part of a tensor that this process holds: all of it, unless it is sharded."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return part
 
 
 def _rebuild_sequence(tree: Any, items: list[Any]) -> Any:

@@ -383,11 +383,9 @@ def test_a_plateau_scheduler_is_answered_with_its_hook():
         Engine(model, optimizer, LOSS, lr_scheduler=plateau)
 
 
-def test_a_layout_of_several_processes_is_refused():
-    with pytest.raises(
-        ValueError, match=r"layout 2 \(replicate\) x 2 \(tensor\) needs 4 processes"
-    ):
-        Layout(replicate=2, tensor=2)
+def test_a_layout_of_more_processes_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="layout replicate 2 × tensor 2 needs 4 processes, but"):
+        Engine(net(), layout=Layout(replicate=2, tensor=2))
 
 
 def named(model, **options):
@@ -496,7 +494,9 @@ def test_models_that_are_wrapped_for_several_processes_are_refused():
     class DistributedDataParallel(nn.Module):
         pass
 
-    with pytest.raises(TypeError, match="wrapped in DistributedDataParallel, but this version"):
+    with pytest.raises(
+        TypeError, match="wrapped in DistributedDataParallel, which is the engine's"
+    ):
         Engine(DistributedDataParallel())
 
 

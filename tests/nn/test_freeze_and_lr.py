@@ -120,3 +120,16 @@ def test_schedules_that_make_no_sense_are_refused(options, text):
 
 def test_a_schedule_is_a_torch_scheduler():
     assert isinstance(lr.cosine(sgd(net()), 3), torch.optim.lr_scheduler.LRScheduler)
+
+
+def test_a_cosine_may_fall_several_times_over():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    rates = []
+    schedule = lr.cosine(optimizer, 4, cycles=2)
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([1.0, 0.5, 1.0, 0.5, 0.0])
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        lr.cosine(optimizer, 4, cycles=0)

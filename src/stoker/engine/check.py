@@ -21,8 +21,8 @@ def check_parts(
         raise TypeError(f"model is a {_kind(model)}, expected a torch.nn.Module")
     if _kind(model) in ("DistributedDataParallel", "FullyShardedDataParallel"):
         raise TypeError(
-            f"model is wrapped in {_kind(model)}, but this version of Stoker trains in one "
-            "process: give the model itself"
+            f"model is wrapped in {_kind(model)}, which is the engine's business: give the model "
+            "itself, and a layout"
         )
     if criterion is not None and (not callable(criterion) or isinstance(criterion, type)):
         raise TypeError(
@@ -65,6 +65,13 @@ def check_optimizer(optimizer: Any, model: nn.Module, criterion: Any) -> dict[st
     return named
 
 
+def optimizers_of(optimizer: Any) -> list[Optimizer]:
+    """One optimizer, several by name, or none, as a list."""
+    if optimizer is None:
+        return []
+    return list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+
+
 def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict[str, LRScheduler]:
     """The schedulers by the name of their optimizer."""
     if scheduler is None:
@@ -95,7 +102,8 @@ def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict
 def check_trainable(engine: Any) -> None:
     """There is something to train; what is in no optimizer is said."""
     named = list(engine.model.named_parameters())
-    if not any(parameter.requires_grad for _, parameter in named):
+    whole = engine.stages is None  # all of a stage may be frozen, where others are trained
+    if whole and not any(parameter.requires_grad for _, parameter in named):
         raise ValueError(
             f"{_kind(engine.model)} has no trainable parameters: every one of its {len(named)} has "
             "requires_grad=False"

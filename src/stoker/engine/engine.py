@@ -9,12 +9,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from stoker.engine.check import check_optimizer, check_parts, check_scheduler
+from stoker import dist
+from stoker.data import Part
+from stoker.engine.check import (
+    check_optimizer,
+    check_parts,
+    check_scheduler,
+    optimizers_of,
+)
 from stoker.engine.clip import clip_gradients
 from stoker.engine.device import resolve_device
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.errors import did_you_mean
-from stoker.parallel import Layout
+from stoker.parallel import Layout, Stages, arrange
 from stoker.types import Batch
 
 LrStep: TypeAlias = Literal["step", "epoch"]
@@ -41,7 +48,7 @@ class Engine:
             has keys "clip_norm" (and "norm_type") of its own is clipped by itself.
         clip_value: bound on each element of the gradients; 0 or None is off.
         norm_type: which norm ``clip_norm`` bounds.
-        layout: how the job is split over processes.
+        layout: how the job is split over processes; copies of the model when not given.
         compile: run model and criterion through `torch.compile`; a string names the backend.
     """
 
@@ -66,14 +73,23 @@ class Engine:
         self.moves = self.device.type != "cpu"
         self.precision = Precision(precision, self.device)
         self.scaler = self.precision.scaler
-        self.layout = layout or Layout()
+        dist.connect(self.device.type)
+        self.layout = (layout or Layout(replicate=-1)).filled(dist.world_size())
+        if precision == "fp16" and self.layout.replicate != self.layout.processes:
+            raise ValueError(
+                f"precision 'fp16' scales losses in whole copies of a model, not in layout "
+                f"{self.layout}: use 'bf16'"
+            )
         self.lr_step = lr_step
         self.clip_norm, self.clip_value, self.norm_type = clip_norm, clip_value, norm_type
         self.grad_norm: Tensor | None = None
         self.lr_moves = 0
         self._compile = compile
         self.model = model.to(self.device)
-        self._forward = self._executed(model)
+        check_optimizer(optimizer, model, criterion)
+        self.arrangement = arrange(self.layout, model, self.device, optimizers_of(optimizer))
+        self._shares = self.layout.processes > 1
+        self._forward = self._executed(model, self.arrangement.wrap)
         self.set_criterion(criterion)
         self.set_optimizer(optimizer)
         self.lr_schedulers.update(check_scheduler(lr_scheduler, self.optimizers))
@@ -87,6 +103,8 @@ class Engine:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._shares:
+            self.arrangement.after_backward()
 
     def zero_grad(self, name: str | None = None) -> None:
         """Forget the gradients of all optimizers, or of the one named."""
@@ -115,7 +133,7 @@ class Engine:
         if self.clip_norm or self.clip_value or self._groups_clip:
             self.grad_norm = clip_gradients(
                 optimizers,
-                self.layout,
+                self.arrangement,
                 norm=self.clip_norm,
                 value=self.clip_value,
                 norm_type=self.norm_type,
@@ -143,11 +161,26 @@ class Engine:
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Within it, the backward pass shares no gradients between processes."""
-        return self.layout.gradient_sync(self.model, enabled=False)
+        return self.arrangement.sync(enabled=False)
 
     def place(self, batch: Batch) -> Batch:
         """The batch on the engine's device."""
-        return self.layout.place(batch, self.device) if self.moves else batch
+        return self.arrangement.place(batch, self.device) if self.moves else batch
+
+    @property
+    def part(self) -> Part:
+        """The part of the data that this process reads."""
+        return Part(self.arrangement.part, self.arrangement.parts)
+
+    @property
+    def stages(self) -> Stages | None:
+        """This process's stages of a pipeline, None where the model is whole."""
+        return self.arrangement.stages
+
+    @property
+    def sums(self) -> bool:
+        """Whether the criterion gives sums over samples, and not means."""
+        return getattr(self.given_criterion, "reduction", None) == "sum"
 
     @property
     def training(self) -> bool:
@@ -182,6 +215,13 @@ class Engine:
         self.optimizers = check_optimizer(optimizer, self.model, self.given_criterion)
         self.optimizer: Any = optimizer
         self._every = list(self.optimizers.values())
+        known = self.arrangement.numbers
+        self._numbers = {k: known[id(o)] for k, o in self.optimizers.items() if id(o) in known}
+        if self.stages is not None and len(self._numbers) < len(self.optimizers):
+            raise ValueError(
+                "an optimizer of a pipeline is given to the Engine when it is made, of the whole "
+                "model: set_optimizer() comes too late"
+            )
         self.lr_schedulers: dict[str, LRScheduler] = {}
         self._groups_clip = any(
             "clip_norm" in group for one in self.optimizers.values() for group in one.param_groups
@@ -191,27 +231,61 @@ class Engine:
         """Use this loss function from now on."""
         if isinstance(criterion, nn.Module):
             criterion = criterion.to(self.device)
+            if self.stages is not None and any(True for _ in criterion.parameters()):
+                raise ValueError(
+                    f"criterion {type(criterion).__name__} has parameters, but only the last stage "
+                    "of a pipeline computes it: make it a part of the model"
+                )
+            self.arrangement.add(criterion)
         self.given_criterion = criterion
         self.criterion: Any = None if criterion is None else self._executed(criterion)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes; keys of the model carry no wrapper's prefix."""
         criterion = self.given_criterion
+        states = {name: one.state_dict() for name, one in self.optimizers.items()}
         return {
             "model": bare(self.model).state_dict(),
             "criterion": criterion.state_dict() if isinstance(criterion, nn.Module) else {},
-            "optimizers": {name: one.state_dict() for name, one in self.optimizers.items()},
+            "optimizers": {
+                name: self._numbers[name].saved(state) if name in self._numbers else state
+                for name, state in states.items()
+            },
             "lr_schedulers": {name: one.state_dict() for name, one in self.lr_schedulers.items()},
             "scaler": self.scaler.state_dict() if self.scaler is not None else {},
         }
 
+    def numbers(self) -> dict[str, dict[int, nn.Parameter]]:
+        """The parameters of each optimizer by the numbers that its state knows them by."""
+        found = {}
+        for name, one in self.optimizers.items():
+            parameters = [p for group in one.param_groups for p in group["params"]]
+            numbers = self._numbers.get(name)
+            kept = range(len(parameters)) if numbers is None else numbers.kept
+            found[name] = dict(zip(kept, parameters, strict=True))
+        return found
+
+    def own(self, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Those of the weights that this process has: of a pipeline, its stages."""
+        if self.stages is None:
+            return weights
+        names = bare(self.model).state_dict().keys()
+        tied = {own: weights[other] for own, other in self.stages.ties() if other in weights}
+        return tied | {name: weight for name, weight in weights.items() if name in names}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by name, whole and on the CPU. All processes call it; the first gets all."""
+        return self.arrangement.whole(bare(self.model).state_dict())
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        bare(self.model).load_state_dict(state["model"])
+        bare(self.model).load_state_dict(self.own(state["model"]))
         if isinstance(self.given_criterion, nn.Module):
             self.given_criterion.load_state_dict(state["criterion"])
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            saved = state["optimizers"][name]
+            numbers = self._numbers.get(name)
+            optimizer.load_state_dict(saved if numbers is None else numbers.own(saved))
         for name, scheduler in self.lr_schedulers.items():
             scheduler.load_state_dict(state["lr_schedulers"][name])
         if self.scaler is not None:
@@ -226,13 +300,17 @@ class Engine:
             )
         return [self.optimizers[name]]
 
-    def _executed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _executed(
+        self,
+        function: Callable[..., Any],
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    ) -> Callable[..., Any]:
         """Model or criterion as they run here: compiled, in their precision, on the device."""
         if self._compile:
             # Beside the module, not in place: Module.compile() passes over torch's own containers.
             backend = self._compile if isinstance(self._compile, str) else "inductor"
             function = torch.compile(function, backend=backend)
-        cast = self.precision.cast(function)
+        cast = self.precision.cast(wrap(function))
         if not self.moves:
             return cast
 

@@ -1,6 +1,7 @@
 """Precision: what runs in fewer bits, and how small gradients survive it."""
 
 from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -35,6 +36,7 @@ class Precision:
             return function
         device_type, dtype = self._device.type, self._dtype
 
+        @wraps(function)
         def in_fewer_bits(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(device_type, dtype=dtype):
                 return function(*args, **kwargs)

@@ -32,11 +32,15 @@ def cosine(
     warmup_steps: int = 0,
     warmup_ratio: float = 0.0,
     floor: float = 0.0,
+    cycles: int = 1,
 ) -> LambdaLR:
-    """The rate falls along half a cosine to ``floor`` times its start."""
+    """The rate falls along half a cosine to ``floor`` times its start, ``cycles`` times over."""
+    if cycles < 1:
+        raise ValueError(f"cycles counts the falls of the rate, at least 1, got {cycles}")
 
     def shape(progress: float) -> float:
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        fallen = progress * cycles % 1 if progress < 1 else 1.0
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * fallen))
 
     return _with_warmup(optimizer, total_steps, warmup_steps, warmup_ratio, shape)
 

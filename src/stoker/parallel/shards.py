@@ -1,0 +1,106 @@
+"""Parameters, gradients and optimizer state in shards: torch's FSDP2."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as c10d
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from stoker.errors import did_you_mean
+from stoker.parallel.gradients import Gradients
+from stoker.parallel.layout import Layout
+from stoker.tree import is_sharded
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Shards(Gradients):
+    """Each process keeps a shard of every parameter and gathers the rest where it is needed.
+
+    Args:
+        model: sharded in place, block by block.
+        stages: this process's stages of it, or the model itself.
+        mesh: one dimension of shards, or one of copies before it.
+        layout: how.
+    """
+
+    def __init__(
+        self, model: nn.Module, stages: Sequence[nn.Module], mesh: DeviceMesh, layout: Layout
+    ) -> None:
+        if isinstance(model, nn.ModuleDict | nn.ModuleList):
+            raise ValueError(
+                f"a {type(model).__name__} has no forward of its own, for which shards could be "
+                "gathered: put it into a module that has one, or use replicate instead of shard"
+            )
+        for tensor in chain(model.parameters(), model.buffers()):
+            if not is_sharded(tensor):
+                _alike(tensor, mesh)
+        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": layout.reshard}
+        if layout.dtype is not None:
+            options["mp_policy"] = MixedPrecisionPolicy(_DTYPES[layout.dtype], torch.float32)
+        if layout.offload:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
+        for block in blocks_of(model, layout.blocks):
+            fully_shard(block, **options)
+        whole = [fully_shard(stage, **options) for stage in stages]
+        self._stages = [stage for stage in whole if isinstance(stage, FSDPModule)]
+        self._enabled = True
+
+    @contextmanager
+    def sync(self, *, enabled: bool) -> Iterator[None]:
+        """Within it, the backward pass reduces gradients to their shards, or keeps them whole."""
+        before, self._enabled = self._enabled, enabled
+        self._set(enabled)
+        try:
+            yield
+        finally:
+            self._enabled = before
+            self._set(before)
+
+    def _set(self, enabled: bool) -> None:
+        for stage in self._stages:
+            stage.set_requires_gradient_sync(enabled)
+
+
+def blocks_of(model: nn.Module, pattern: str | None) -> list[nn.Module]:
+    """The modules to gather one at a time: those of the pattern, or the longest list of like ones.
+
+    Raises:
+        ValueError: nothing has such a name.
+    """
+    if pattern is not None:
+        found = {name: m for name, m in model.named_modules() if _matches(name, pattern)}
+        if not found:
+            names = [name for name, _ in model.named_modules() if name]
+            near = did_you_mean(pattern.replace(".*", ""), names)
+            raise ValueError(f"blocks is {pattern!r}, but no module has such a name{near}")
+        return [module for module in found.values() if any(True for _ in module.parameters())]
+    rows = [
+        [child for child in module.children() if any(True for _ in child.parameters())]
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+    ]
+    alike = [row for row in rows if len(row) > 1 and len({type(child) for child in row}) == 1]
+    return max(alike, key=len, default=[])
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a dotted name fits a pattern, part by part."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+@torch.no_grad()
+def _alike(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
+    """Give all processes of the mesh what its first one has."""
+    for dim in reversed(range(mesh.ndim)):
+        group = mesh.get_group(dim)
+        c10d.broadcast(tensor.detach(), c10d.get_process_group_ranks(group)[0], group=group)

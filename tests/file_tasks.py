@@ -1,0 +1,253 @@
+"""What processes do with files, data and terminals; each returns plain values."""
+
+import io
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as c10d
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from layouts import Break, made, with_dropout
+from stoker import Hook, Layout, Trainer, hooks
+from stoker.checkpoint import Checkpoints
+from stoker.data import unshared
+from stoker.errors import CheckpointError
+from stoker.events import Csv, JsonLines, TensorBoard
+from stoker.log import get_logger
+from toys import samples
+
+
+class Numbered(Dataset):
+    """Samples that come with their numbers, and hear of epochs."""
+
+    def __init__(self, count: int = 24, dtype: torch.dtype = torch.float64) -> None:
+        x, self.y = samples(count)
+        self.x = x.to(dtype)
+        self.epochs: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index], index
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+class Told(SequentialSampler):
+    """A sampler that hears of epochs."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+class Stream(IterableDataset):
+    """Samples of which it gives the part that it was told."""
+
+    part = (0, 1)
+
+    def set_part(self, index: int, count: int) -> None:
+        self.part = (index, count)
+
+    def __iter__(self) -> Any:
+        whole = Numbered()
+        yield from (whole[number] for number in range(self.part[0], len(whole), self.part[1]))
+
+
+def by_number(engine: Any, batch: Any) -> Any:
+    return engine.criterion(engine(batch[0]), batch[1])
+
+
+class Seen(Hook):
+    """The numbers of the samples of every step."""
+
+    alike = True
+
+    def __init__(self) -> None:
+        self.numbers: list[list[int]] = []
+
+    def after_step(self, run: Any) -> None:
+        self.numbers.append([n for batch in run.batches for n in batch[2].tolist()])
+
+
+def read_by_fit() -> Any:
+    """Which samples each process trains on, by kind of loader, and who heard of epochs."""
+    dataset = Numbered()
+    sampler = Told(dataset)
+    loaders = {
+        "shuffled": DataLoader(dataset, batch_size=3, shuffle=True),
+        "told": DataLoader(dataset, batch_size=3, sampler=sampler),
+        "stream": DataLoader(Stream(), batch_size=3),
+        "unshared": unshared(DataLoader(dataset, batch_size=3)),
+    }
+    found = {}
+    for name, loader in loaders.items():
+        seen = Seen()
+        dataset.epochs.clear()
+        Trainer(made(), [seen], step=by_number, seed=3).fit(loader, epochs=2)
+        found[name] = (seen.numbers, list(dataset.epochs))
+    return found, sampler.epochs
+
+
+# Folders and files
+
+
+def starting(folder: Path, resume: str) -> Any:
+    """What a process says that starts where checkpoints are."""
+    seen = Seen()
+    run = Trainer(made(), [seen, hooks.Checkpoint("4st", folder=folder)], step=by_number)
+    try:
+        run.fit(DataLoader(Numbered(), batch_size=3), epochs=2, resume=resume)
+    except CheckpointError as error:
+        return str(error)
+    return len(seen.numbers), run.run.step
+
+
+def locked(folder: Path) -> Any:
+    """The same while rank 1 holds the folder as another run would."""
+    other = Checkpoints(folder)
+    if c10d.get_rank() == 1:
+        folder.mkdir(parents=True, exist_ok=True)
+        other._lock.take()
+    c10d.barrier()
+    said = starting(folder, "auto")
+    c10d.barrier()
+    other._lock.release()
+    return said
+
+
+@contextmanager
+def opened(folder: Path) -> Any:
+    """The files below the folder that this process opens to write or renames to."""
+    names: Counter[str] = Counter()
+    watching = [True]
+
+    def hear(event: str, args: Any) -> None:
+        if not watching:
+            return
+        path = args[0] if event == "open" else args[1] if event == "os.rename" else None
+        writes = event == "os.rename" or (event == "open" and _writes(args[1], args[2]))
+        if isinstance(path, str) and writes and Path(path).is_relative_to(folder):
+            names[str(Path(path).relative_to(folder))] += 1
+
+    sys.addaudithook(hear)
+    try:
+        yield names
+    finally:
+        watching.clear()
+
+
+def _writes(mode: Any, flags: int) -> bool:
+    return bool(set(mode or "") & set("wax+")) or bool(flags & 3)
+
+
+class MainOnly(Hook):
+    """A logger of rank 0, in the way people write one: it does not tell that it is alike."""
+
+    def after_step(self, run: Any) -> None:
+        if c10d.get_rank() == 0:
+            run.events.put_scalar("mine", float(run.step))
+
+
+def with_writers(folder: Path) -> Any:
+    """A run with every writer; which files each process wrote, and which are there after a save."""
+    there: list[bool] = []
+    look = hooks.Callback(
+        name="look", after_step=lambda run: run.ask("save") if run.step == 2 else None
+    )
+    stock = [
+        hooks.Loss(), hooks.LR(), MainOnly(), look, hooks.LogFile(), hooks.SaveWeights(),
+        hooks.Write(JsonLines(), Csv(), TensorBoard(), every=1), hooks.Checkpoint(None, keep=None),
+    ]  # fmt: skip
+    run = Trainer(made(), stock, step=by_number, run_dir=folder)
+    loader = DataLoader(Numbered(), batch_size=3)
+    with opened(folder) as names:
+        run.fit(loader, loader, epochs=3)
+    run.save(folder / "kept")
+    there.append((folder / "kept" / f"step-{run.run.step:08}" / "MANIFEST.json").is_file())
+    return dict(names), there
+
+
+def logging_twice(folder: Path) -> Any:
+    """Whether a logger is one, and who says what."""
+    said = io.StringIO()
+    before, sys.stderr = sys.stderr, said
+    try:
+        first, second = get_logger(), get_logger()
+        first.info("of rank 0 alone")
+        second.info("of both", ranks=None)
+        second.info("of rank 1", ranks=[1])
+        Trainer(made(), [hooks.LogFile()], step=by_number, run_dir=folder).fit(
+            DataLoader(Numbered(), batch_size=3), epochs=1
+        )
+    finally:
+        sys.stderr = before
+    lines = [line for line in said.getvalue().splitlines() if line.startswith("of ")]
+    return first._logger is second._logger, lines
+
+
+class Terminal(io.StringIO):
+    """A terminal to draw on."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn() -> Any:
+    """What each process draws in a fit, an evaluation and a prediction."""
+    loader, texts = DataLoader(Numbered(), batch_size=1), {}
+    run = Trainer(made(), [hooks.Loss(), hooks.Progress(refresh=0.0)], step=by_number)
+    x = DataLoader(Numbered().x, batch_size=1)
+    tasks = {
+        "fit": lambda: run.fit(loader, epochs=1),
+        "evaluate": lambda: run.evaluate(loader),
+        "predict": lambda: run.predict(x),
+    }
+    before = sys.stderr
+    for name, task in tasks.items():
+        sys.stderr = screen = Terminal()
+        try:
+            task()
+        finally:
+            sys.stderr = before
+        texts[name] = screen.getvalue()
+    return texts
+
+
+# Going on
+
+
+def numbers_after(folder: Path, break_at: int | None) -> Any:
+    """The samples of each step, of a run that is broken off or goes on."""
+    seen = Seen()
+    seen.priority = 1
+    broken = [Break(break_at)] if break_at is not None else []
+    stock = [seen, hooks.Checkpoint("1st", keep=1), *broken]
+    run = Trainer(with_dropout(Layout(replicate=2)), stock, step=by_number, accumulate=2,
+                  run_dir=folder, seed=4)  # fmt: skip
+    loader = DataLoader(Numbered(22, torch.float32), batch_size=2, shuffle=True)
+    try:
+        run.fit(loader, epochs=2)
+    except KeyboardInterrupt:
+        return seen.numbers, None
+    return seen.numbers, run.engine.weights()
+
+
+def broken_everywhere(folder: Path) -> Any:
+    """A run without a break, and one for each step at which it may be broken off."""
+    whole = numbers_after(folder / "whole", None)
+    found = []
+    for step in range(1, len(whole[0])):
+        before, _ = numbers_after(folder / str(step), step)
+        after, weights = numbers_after(folder / str(step), None)
+        found.append((before, after, weights))
+    return whole, found

@@ -1,0 +1,91 @@
+"""Data, folders, files and terminals that several processes have in common."""
+
+from collections import Counter
+from itertools import chain
+
+import file_tasks
+from pool import pool
+from toys import same_bits
+
+
+def flat(lists):
+    return list(chain.from_iterable(lists))
+
+
+def test_o21_loaders_are_divided_told_or_left_alone_by_fit():
+    (first, sampler), (second, _) = pool().run(2, file_tasks.read_by_fit)
+    every = list(range(24))
+    epochs = {name: heard for name, (_, heard) in first.items()}
+    shuffled, others = (
+        [flat(one["shuffled"][0][at : at + 4]) for at in (0, 4)] for one in (first, second)
+    )
+    for epoch in (0, 1):
+        assert sorted(shuffled[epoch] + others[epoch]) == every
+    assert shuffled[0] != shuffled[1]
+    assert epochs["shuffled"] == epochs["told"] == epochs["unshared"] == [0, 1]
+    assert sampler == [0, 1]
+    for name in ("told", "stream"):
+        read = [flat(one[name][0]) for one in (first, second)]
+        assert read == [every[0::2] * 2, every[1::2] * 2]
+    for one in (first, second):
+        assert flat(one["unshared"][0]) == every * 2
+
+
+def test_o19_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_path):
+    folder = tmp_path / "checkpoints"
+    assert pool().run(2, file_tasks.starting, folder, "auto") == [(8, 8)] * 2
+    refused = pool().run(2, file_tasks.starting, folder, "never")
+    assert refused[0] == refused[1]
+    assert refused[0].startswith(f"resume='never', but '{folder}' holds the checkpoints of another")
+    assert pool().run(2, file_tasks.starting, folder, "auto") == [(0, 8)] * 2
+    refused = pool().run(2, file_tasks.locked, folder)
+    for said in refused:
+        assert f"'{folder}' is in use by process" in said
+
+
+def test_x02_o23_one_process_writes_each_shared_file(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (first, there), (second, also) = pool().run(2, file_tasks.with_writers, tmp_path / "run")
+    assert there == also == [True]  # when the save is over, it is over for both
+    assert {name for name in second if "rank1" not in name and "rank-00001" not in name} == set()
+    assert {"metrics.jsonl", "metrics.csv", "log.txt", "model.safetensors"} <= first.keys()
+    assert not first.keys() & second.keys()
+    events = list((tmp_path / "run" / "tb").iterdir())
+    assert len(events) == 1
+    read = EventAccumulator(str(tmp_path / "run" / "tb"))
+    read.Reload()
+    for tag in ("train/loss", "lr", "mine", "val/loss"):
+        steps = [event.step for event in read.Scalars(tag)]
+        assert steps == sorted(steps)
+        assert steps[-1] == 12
+
+
+def test_c31_a_logger_is_one_and_knows_its_rank(tmp_path):
+    (one, first), (two, second) = pool().run(2, file_tasks.logging_twice, tmp_path / "run")
+    assert one
+    assert two
+    assert first == ["of rank 0 alone", "of both"]
+    assert second == ["of both", "of rank 1"]
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["log.txt", "log.txt.rank1"]
+
+
+def test_c32_one_process_draws_a_bar_that_fills_in_each_task():
+    first, second = pool().run(2, file_tasks.drawn)
+    assert set(second.values()) == {""}
+    assert "epoch 1/1" in first["fit"]
+    assert "loss" in first["fit"]
+    for task, text in first.items():
+        assert "12/12" in text, task
+
+
+def test_l14_samples_come_in_the_same_order_wherever_a_run_is_broken_off(tmp_path):
+    seen: Counter[int] = Counter()
+    for (numbers, weights), found in pool().run(2, file_tasks.broken_everywhere, tmp_path):
+        seen.update(number for step in numbers for number in step)
+        for step, (before, after, again) in enumerate(found, start=1):
+            assert before == numbers[:step]
+            assert after == numbers[step - 1 :]  # the step that was broken off was not saved
+            assert same_bits(weights, again)
+    assert seen == dict.fromkeys(range(22), 2)

@@ -1,0 +1,82 @@
+"""Runs of several processes go on: to the same bits, or in another layout."""
+
+import functools
+
+import pytest
+import torch
+
+import layouts_all
+from killed import differences
+from pool import pool
+from stoker import Layout
+
+SAME = [
+    Layout(replicate=2),
+    Layout(shard=2),
+    Layout(tensor=2),
+    Layout(pipeline=2),
+    Layout(pipeline=2, schedule="interleaved"),
+    Layout(pipeline=2, shard=2),
+    Layout(shard=2, tensor=2),
+]
+
+
+def named(layout):
+    if layout is None:
+        return "one process"
+    return f"{layout} {layout.schedule}" if layout.pipeline > 1 else str(layout)
+
+
+def run(layout, *args):
+    if layout is None:
+        return [layouts_all.going_on(None, *args)]
+    return pool().run(layout.processes, layouts_all.going_on, layout, *args)
+
+
+@pytest.mark.parametrize("layout", SAME, ids=named)
+def test_a_run_that_is_broken_off_ends_at_the_same_bits(layout, tmp_path):
+    whole = run(layout, tmp_path / "whole", None, 0.2)
+    assert set(run(layout, tmp_path / "broken", 3, 0.2)) == {None}
+    assert set(run(layout, tmp_path / "broken", 8, 0.2)) == {None}
+    again = run(layout, tmp_path / "broken", None, 0.2)
+    assert differences([*map(list, whole)], [*map(list, again)]) == []
+
+
+MOVES = [
+    (Layout(replicate=2), None),
+    (None, Layout(replicate=2)),
+    (Layout(replicate=2), Layout(replicate=4)),
+    (Layout(shard=2), None),
+    (Layout(shard=2), Layout(shard=4)),
+    (Layout(shard=2), Layout(replicate=2)),
+    (Layout(replicate=2), Layout(shard=2)),
+    (Layout(tensor=2), None),
+    (Layout(tensor=2), Layout(shard=2)),
+    (None, Layout(shard=2, tensor=2)),
+    (Layout(pipeline=2), None),
+    (None, Layout(pipeline=2)),
+    (Layout(pipeline=2, shard=2), Layout(replicate=2)),
+    (Layout(replicate=2), Layout(pipeline=2, schedule="interleaved")),
+]
+
+
+@functools.cache
+def uninterrupted(folder):
+    return layouts_all.going_on(None, folder, None, 0.0)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return uninterrupted(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize(("first", "second"), MOVES, ids=named)
+def test_a_run_goes_on_in_another_layout(first, second, tmp_path, expected):
+    assert set(run(first, tmp_path, 3, 0.0)) == {None}
+    weights, averages, history, *_ = run(second, tmp_path, None, 0.0)[0]
+    for found, wanted in ((weights, expected[0]), (averages, expected[1])):
+        assert found.keys() == wanted.keys()
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-10)
+    assert history[-1]["train/loss"] == pytest.approx(expected[2][-1]["train/loss"], abs=1e-10)
+    assert history[-1]["val/accuracy"] == pytest.approx(expected[2][-1]["val/accuracy"])
