@@ -74,12 +74,13 @@ class Halt(Hook):
 
 
 def trainer(
-    folder: Path, *, workers=0, precision="fp32", halt=(), every="2st", overhead=0.01, grace=30.0
-) -> tuple:
+    folder: Path, *, workers=0, precision="fp32", halt=(), every="2st", overhead=0.01, grace=30.0,
+    slow=0.0, size=83,
+) -> tuple:  # fmt: skip
     seed_all(7)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.4), nn.Linear(16, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    train = SeededDataset(Noisy(83), seed=5) if workers else Noisy(83)
+    train = SeededDataset(Noisy(size), seed=5) if workers else Noisy(size)
     loader = DataLoader(train, batch_size=4, shuffle=True, num_workers=workers)
     val = DataLoader(Noisy(20), batch_size=8)
     engine = Engine(
@@ -92,6 +93,7 @@ def trainer(
         hooks.KeepBest("val/loss"), hooks.Write(hooks.JsonLines(), Csv(), every=3),
         hooks.Checkpoint(every, keep=2, max_overhead=overhead),
         hooks.SaveWeights(), hooks.LogFile(), Ids(), *halt,
+        hooks.Callback(name="slow", after_val_step=lambda run: time.sleep(slow)),
     ]  # fmt: skip
     made = Trainer(engine, stock, accumulate=3, run_dir=folder, grace=grace)
     return made, loader, val

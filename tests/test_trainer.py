@@ -178,7 +178,7 @@ def test_t24_validation_by_steps_is_not_made_at_step_0_and_not_twice(every, expe
 
 def test_validation_by_the_clock(monkeypatch):
     clock = iter(range(0, 100_000, 25))
-    monkeypatch.setattr("stoker.trainer.monotonic", lambda: next(clock))
+    monkeypatch.setattr("stoker.dist.now", lambda: next(clock))
     seen = []
     look = Callback(before_val=lambda run: seen.append(run.step))
     trainer(look).fit(batches(40), batches(4), epochs=1, validate_every="1min")
@@ -589,6 +589,18 @@ def test_t16_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
     rows = read_json_lines(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows if "val/loss" in row] == [3]
     assert [row["step"] for row in rows if "train/loss" in row] == [3, 5]
+
+
+def test_t16_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
+    order = []
+    run = trainer(
+        Callback(
+            after_epoch=lambda r: (order.append("epoch"), r.epoch == 1 and r.ask("evaluate")),
+            after_val=lambda r: order.append("val"),
+        )
+    )
+    run.fit(batches(8), batches(4), epochs=2, validate_every=None)
+    assert order == ["epoch", "val", "epoch"]
 
 
 def test_asking_for_something_unknown_is_refused():

@@ -1,11 +1,15 @@
 """The folder of a run: its name. Whoever writes into it first makes it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 from stoker import dist
+
+GoesOn: TypeAlias = Callable[[Path], bool]
+"""Tells whether the run in a folder is to go on."""
 
 _TRACES = (
     "config.yaml",
@@ -33,16 +37,15 @@ class RunFolder:
         if self._wanted.is_file():
             raise ValueError(f"run_dir '{self._wanted}' is a file, expected a folder or a new name")
 
-    def choose(self, *, afresh: bool = True) -> None:
+    def choose(self, goes_on: GoesOn = lambda _: False) -> None:
         """Settle on a name, the same on all processes, without making anything.
 
-        Unless ``afresh``, a folder with checkpoints in it is taken, so that its run goes on.
+        The newest folder whose run ``goes_on`` is taken; a new one where there is none.
         """
         if self._chosen is None:
             self._check_writable()
-            old = [] if afresh else self.runs()
-            saved = [folder for folder in old if (folder / "checkpoints").is_dir()]
-            path = saved[-1] if saved else self.first_free()
+            old = [folder for folder in self.runs() if goes_on(folder)]
+            path = old[-1] if old else self.first_free()
             self._chosen = Path(dist.from_main(str(path)))
 
     @property
@@ -80,6 +83,11 @@ class RunFolder:
         whole = self._wanted if self._wanted.name else self._wanted.absolute()
         for number in count(2):
             yield whole.with_name(f"{whole.name}-{number}")
+
+
+def has_checkpoints(run_dir: Path) -> bool:
+    """Whether a run saves itself there, and so may go on."""
+    return (run_dir / "checkpoints").is_dir()
 
 
 def usual_mode() -> int:

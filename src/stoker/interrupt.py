@@ -3,12 +3,13 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from stoker.errors import Preempted
 from stoker.log import get_logger
+from stoker.requests import Requests, Signal
 
 _log = get_logger()
 _ASKED_TO_END = tuple(
@@ -20,18 +21,16 @@ class Interrupts:
     """What signals ask of a run. A stop comes after the step in hand.
 
     Args:
-        stop: called with the reason, once.
+        requests: those of the run.
         grace: seconds after which a run that was asked to end is left where it is.
     """
 
-    def __init__(self, stop: Callable[[str], None], grace: float = 30.0) -> None:
-        self._stop = stop
-        self._grace = grace
+    def __init__(self, requests: Requests, grace: float = 30.0) -> None:
+        self._requests = requests
+        self.grace = grace
         self._owner = os.getpid()
         self._ctrl_c = False
-        self.asked: str | None = None
-        self.ends = False
-        """Whether the process is to end with the run."""
+        self.asked = False
         self.waiting = False
         """Whether the run waits for data, which may be given up at once."""
 
@@ -46,7 +45,7 @@ class Interrupts:
             "Ctrl-C: the run stops after this step or validation; again stops it at once",
             ranks=None,
         )
-        self._ask("interrupted by Ctrl-C")
+        self._ask("interrupted by Ctrl-C", 1)
 
     def on_end(self, number: int, _: FrameType | None) -> None:
         """The machine is wanted by others: stop, save, and leave within the grace time."""
@@ -57,23 +56,23 @@ class Interrupts:
         name = signal.Signals(number).name
         _log.info(f"{name}: the run saves after this step and ends", ranks=None)
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, self._grace)
-        self.ends = True
-        self._ask(f"preempted by {name}")
+            signal.setitimer(signal.ITIMER_REAL, self.grace)
+        self._ask(f"preempted by {name}", 2)
+        if self._requests.may_leave and not self._requests.together:
+            raise Preempted
 
     def on_out_of_time(self, _: int, __: FrameType | None) -> None:
         """The step did not end in time: what was saved before is what there is."""
         _log.warning(
-            f"the step in hand did not end within the grace time of {self._grace:g} s: the last "
+            f"the step in hand did not end within the grace time of {self.grace:g} s: the last "
             "checkpoint stays",
             ranks=None,
         )
         raise Preempted
 
-    def _ask(self, reason: str) -> None:
-        first = self.asked is None
-        self.asked = self.asked or reason
-        self._stop(reason)
+    def _ask(self, reason: str, signal: Signal) -> None:
+        first, self.asked = not self.asked, True
+        self._requests.stop(reason, signal)
         if self.waiting and first:
             self.waiting = False
             raise StopWaiting

@@ -2,17 +2,27 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from stoker import dist
 from stoker.data import Feed
 from stoker.errors import CheckpointError
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.dispatch import HookList
 from stoker.interrupt import Interrupts, StopWaiting
 from stoker.log import get_logger
-from stoker.state import Resumed, RunState, Stage, find_checkpoint, is_beyond, load_checkpoint
+from stoker.saved import find_checkpoint, is_beyond, load_checkpoint, origin_of
+from stoker.state import Resumed, RunState, Stage
 
 _log = get_logger()
+
+
+class Look(NamedTuple):
+    """A validation: the step it was made at, when it ended, and the seconds it took."""
+
+    step: int
+    when: float
+    took: float
 
 
 class Keeper:
@@ -22,6 +32,7 @@ class Keeper:
         begin          hooks have begun: their state once more, random numbers; or the first save
           go_on        the same for a run that goes on in the middle of an epoch
           windows      none, if the epoch has only its end left
+            before_val     a save, if validations are too long to be waited for
             after_step     a save that is due
           leaving      the run leaves the epoch early: saved before the epoch's end is seen by hooks
           after_epoch  a save that is due, and the last one
@@ -31,16 +42,16 @@ class Keeper:
     Args:
         state: takes the run down and puts it back.
         hooks: those that take part; one of them may be a `Checkpoint`.
-        validated_at: tells the step of the last validation.
+        last_look: tells of the last validation.
         grace: seconds to save and leave in when a signal says so.
     """
 
     def __init__(
-        self, state: RunState, hooks: HookList, validated_at: Callable[[], int], grace: float
+        self, state: RunState, hooks: HookList, last_look: Callable[[], Look], grace: float
     ) -> None:
         self._state = state
         self._run = state.run
-        self._validated_at = validated_at
+        self._last_look = last_look
         found = [hook for hook in hooks if isinstance(hook, Checkpoint)]
         if len(found) > 1:
             names = ", ".join(repr(hook.name) for hook in found)
@@ -48,15 +59,16 @@ class Keeper:
         self._hook = found[0] if found else None
         if self._hook is not None and self._hook.open(self._run) is None:
             self._hook = None
-        self.interrupts = Interrupts(self._run.stop, grace)
+        self.interrupts = Interrupts(self._run.requests, grace)
         self.resumed: Resumed | None = None
         self.later: Path | None = None
+        self._came_from: str | None = None
         self._left_early = False
 
-    def take_up(self, feed: Feed, resume: str | Path) -> None:
-        """Put back the newest checkpoint, or the one that was named, if there is one."""
+    def take_up(self, feed: Feed, resume: str | Path, loaded: Path | None = None) -> None:
+        """Put back the newest checkpoint, or the one that was named or loaded, if there is one."""
         run = self._run
-        if run.step and resume in ("auto", "must", "never"):
+        if run.step and loaded is None and origin_of(resume) is None:
             self._go_on_here(feed, resume)
             return
         checkpoints = self._hook.checkpoints if self._hook else None
@@ -65,13 +77,16 @@ class Keeper:
                 f"resume='never', but '{checkpoints.folder}' holds the checkpoints of another run: "
                 "choose another folder"
             )
-        path = find_checkpoint(resume, checkpoints)
+        self._came_from = origin_of(resume)
+        path = loaded or find_checkpoint(resume, checkpoints)
         if path is None:
             return
-        saved = load_checkpoint(path)
+        saved = load_checkpoint(path, run.engine)
+        if self._came_from is None:
+            self._came_from = saved.info.get("came_from")
         if is_beyond(saved, run.max_epochs, run.max_steps):
             self.later = path  # a fit before the one that was killed
-            run.stop("an earlier attempt has got further than this fit")
+            run.requests.grant_stop("an earlier attempt has got further than this fit", 0)
             return
         self.resumed = self._state.restore(saved, feed)
         _log.info(f"going on from {path}: {run.where()}")
@@ -101,18 +116,25 @@ class Keeper:
         elif self.resumed is None and self._run.step == 0:
             self._save(feed, "between", wait=True)  # from here on there is one to go on from
 
-    def go_on(self) -> None:
-        """An epoch has begun for hooks, which the run may be in the middle of."""
+    def go_on(self) -> bool:
+        """An epoch has begun for hooks, which the run may be in the middle of.
+
+        Returns:
+            Whether the validation of the last step was cut short, and is to be made now.
+        """
         self._left_early = False
+        owed = self.resumed is not None and self.resumed.owes_validation
         if self.resumed is not None:
             self._finish_resume()
+        return owed
 
     def windows(self, feed: Feed) -> Iterable[list[Any]]:
         """The windows of the epoch, until a signal comes while one is waited for."""
         if self._run.done or self._run.asked("end_epoch"):
             return ()
         by_workers = getattr(feed.loader, "num_workers", 0) > 0
-        return self._until_stopped(feed) if by_workers else feed
+        may_leave = by_workers and not self._run.requests.together  # the others wait for this one
+        return self._until_stopped(feed) if may_leave else feed
 
     def _until_stopped(self, feed: Feed) -> Iterator[list[Any]]:
         """The same windows; a signal that comes while workers are waited for ends them.
@@ -123,7 +145,7 @@ class Keeper:
         while True:
             place = feed.place
             try:
-                interrupts.waiting = begun and interrupts.asked is None
+                interrupts.waiting = begun and not interrupts.asked
                 window = next(windows, None)
                 interrupts.waiting = False
             except StopWaiting:
@@ -137,8 +159,20 @@ class Keeper:
             begun = True
             yield window
 
+    def before_val(self, feed: Feed) -> None:
+        """A validation begins. If the last was long, save now, so that a signal can end it."""
+        if self._looks_long():
+            self._save(feed, "within", owes_validation=True)
+            self._run.requests.may_leave = True
+
+    def _looks_long(self) -> bool:
+        """Whether the last validation took longer than a signal leaves time for."""
+        took = dist.largest(self._last_look().took)[0]
+        return self._hook is not None and took > self.interrupts.grace / 2
+
     def after_step(self, feed: Feed) -> None:
         """Save if it is due; after the last step of an epoch later, when its end is over."""
+        self._run.requests.may_leave = False
         hook, run = self._hook, self._run
         if hook is None or not (hook.due or (run.wishes and hook.wanted(run))):
             return
@@ -148,30 +182,35 @@ class Keeper:
             hook.due = True
 
     def leaving(self, feed: Feed) -> None:
-        """Save a run that leaves its epoch early, as if it went on."""
+        """Save a run that leaves its epoch early, as if it went on; or before a long validation."""
         self._left_early = self._run.done
-        if self._left_early:
+        if self._left_early or self._looks_long():
             self._save(feed, "within")
+            self._run.requests.may_leave = not self._left_early
 
     def after_epoch(self, feed: Feed) -> None:
         """Save if it is due, and at the end; an epoch cut short by a signal is saved already."""
-        cut_short = self._left_early and self.interrupts.asked is not None
+        self._run.requests.may_leave = False
+        cut_short = self._left_early and self._run.requests.signal
         due = self._hook is not None and self._hook.wanted(self._run)
         if (due or self._run.done) and not cut_short:
             self._save(feed, "between")
 
-    def _save(self, feed: Feed, stage: Stage, *, wait: bool = False) -> None:
+    def _save(
+        self, feed: Feed, stage: Stage, *, wait: bool = False, owes_validation: bool = False
+    ) -> None:
         if self._hook is None:
             return
-        ended = None if self.interrupts.asked else self._run.stop_reason
-        validated_at = self._validated_at()
+        ended = None if self._run.requests.signal else self._run.stop_reason
+        validated_at = self._last_look().step
+        origin = {"came_from": self._came_from} if self._came_from is not None else {}
 
         def take() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
             state = self._state
             return (
-                state.shared(stage, validated_at, ended),
+                state.shared(stage, validated_at, ended, owes_validation=owes_validation),
                 state.own(feed),
-                state.info(validated_at),
+                state.info(validated_at) | origin,
             )
 
         self._hook.save(self._run.step, take, wait=wait)

@@ -6,19 +6,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-import torch
 from torch import Tensor
 
 from stoker.data import Feed
 from stoker.engine import Engine
+from stoker.engine.schedule import mean_loss
 from stoker.errors import did_you_mean
 from stoker.events import EventStorage
-from stoker.folder import RunFolder
+from stoker.folder import GoesOn, RunFolder, has_checkpoints
+from stoker.requests import Requests, Wish
 from stoker.tree import batch_size
 from stoker.types import Batch, Output, Scalar
 
 Task: TypeAlias = Literal["fit", "evaluate", "predict"]
-Wish: TypeAlias = Literal["evaluate", "log", "save", "end_epoch"]
 
 _IN_HAND = ("batches", "loss", "outputs", "sizes")
 
@@ -70,17 +70,16 @@ class Run:
         "max_steps",
         "metrics",
         "outputs",
+        "requests",
         "samples",
         "sizes",
         "skip_reason",
         "step",
         "steps_per_epoch",
-        "stop_reason",
         "task",
         "updated",
         "val_name",
         "val_names",
-        "wishes",
     )
 
     def __init__(self, engine: Engine, folder: RunFolder | None = None) -> None:
@@ -102,13 +101,12 @@ class Run:
         self.task: Task = "fit"
         self.updated = False
         self.checked = False
-        self.stop_reason: str | None = None
         self.skip_reason: str | None = None
         self.error: BaseException | None = None
         self.batches: Sequence[Batch]
         self.sizes: list[int]
         self.outputs: list[Output]
-        self.wishes: set[str] = set()
+        self.requests = Requests()
         self._folder = folder
 
     def __getattr__(self, name: str) -> Any:
@@ -122,16 +120,15 @@ class Run:
     # What hooks may do
 
     def stop(self, reason: str) -> None:
-        """End the run after the step in hand. The first reason given is kept."""
-        if self.stop_reason is None:
-            self.stop_reason = reason
+        """End the run after the step in hand, in all processes. The first reason given is kept."""
+        self.requests.stop(reason)
 
     def ask(self, wish: Wish) -> None:
         """Have something done after the step in hand: "evaluate", "log", "save", "end_epoch"."""
         if wish not in get_args(Wish):
             near = did_you_mean(str(wish), get_args(Wish))
             raise ValueError(f"a run cannot be asked to {wish!r}{near} (it takes {get_args(Wish)})")
-        self.wishes.add(wish)
+        self.requests.ask(wish)
 
     def asked(self, wish: Wish) -> bool:
         """Whether someone has asked for it since the last step."""
@@ -150,18 +147,35 @@ class Run:
 
     @property
     def loss(self) -> Tensor | None:
-        """The mean loss over the samples of the step in hand, detached."""
+        """The mean loss over the samples of the step in hand, detached; None without samples.
+
+        Of a criterion that sums, it is the sum.
+        """
         outputs = self.outputs
+        if not outputs and self.engine.stages is not None:
+            return None  # the process with the last stage has it
         if not outputs:
             raise AttributeError
         if len(outputs) == 1:
             loss = outputs[0].loss
-            return None if loss is None else loss.detach()
-        pairs = [(o.loss.detach(), o.weight or 0.0) for o in outputs if o.loss is not None]
-        if not pairs:
-            return None
-        weights = sum(weight for _, weight in pairs) or 1.0
-        return torch.stack([loss * (weight / weights) for loss, weight in pairs]).sum()
+            return loss.detach() if loss is not None and outputs[0].weight else None
+        return mean_loss(outputs, sums=self.engine.sums)
+
+    @property
+    def expected(self) -> float:
+        """The samples of the step in hand in a process that has its even share of them."""
+        assert self.feed is not None
+        return self.feed.whole(self.sizes) / self.engine.arrangement.parts
+
+    @property
+    def wishes(self) -> set[str]:
+        """What was asked for and comes true with the step in hand."""
+        return self.requests.granted
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends, None while it goes on."""
+        return self.requests.stop_reason
 
     @property
     def dir(self) -> Path | None:
@@ -183,10 +197,11 @@ class Run:
     @property
     def leaves_epoch(self) -> bool:
         """Whether the step in hand is the last of its epoch, whatever data there may be."""
+        requests = self.requests
         return (
-            self.stop_reason is not None
+            requests.stop_reason is not None
             or self.step == self.max_steps
-            or "end_epoch" in self.wishes
+            or "end_epoch" in requests.granted
         )
 
     @property
@@ -204,15 +219,17 @@ class Run:
 
     # What the loop does
 
-    def begin(self, task: Task, *, afresh: bool = False) -> None:
+    def begin(self, task: Task, goes_on: GoesOn | None = None) -> None:
         """A task begins: what the last one left is forgotten, and the folder has its name.
 
-        Unless ``afresh``, the folder of a run that can go on is taken as it is.
+        The folder of a run that ``goes_on`` is taken as it is; of one with checkpoints, when not
+        given.
         """
-        self.task, self.error, self.stop_reason = task, None, None
+        self.task, self.error = task, None
+        self.requests.forget_stop()
         self.checked = False
         if self._folder is not None:
-            self._folder.choose(afresh=afresh)
+            self._folder.choose(goes_on or has_checkpoints)
 
     def begin_epoch(self, feed: Feed) -> None:
         """Take up a pass over the training data; results are those of this epoch."""
@@ -234,14 +251,18 @@ class Run:
         self.batches = batches
         self.sizes = [batch_size(batch) for batch in batches]
         self.outputs = []
+        if self.feed is not None and (idle := self.feed.idle):
+            self.sizes[-idle:] = [0] * idle
 
-    def add_output(self, output: Output) -> None:
-        """Add the output of a micro-batch, which weighs its samples unless it says otherwise."""
+    def add_output(self, output: Output, size: int | None = None) -> None:
+        """Add the output of a micro-batch, which weighs its samples unless it says otherwise.
+
+        One without samples only keeps other processes company and weighs nothing.
+        """
         outputs = self.outputs
-        if output.weight is None:
-            output.weight = self.sizes[len(outputs)]
-        else:
-            output.weight = float(output.weight)
+        if size is None:
+            size = self.sizes[len(outputs)]
+        output.weight = size if output.weight is None or not size else float(output.weight)
         outputs.append(output)
 
     def count_step(self) -> None:
@@ -249,15 +270,15 @@ class Run:
         if self.updated:
             self.step += 1
         self.events.step = self.step
-        sizes = self.sizes
-        self.samples += sizes[0] if len(sizes) == 1 else sum(sizes)
+        assert self.feed is not None
+        self.samples += self.feed.whole(self.sizes)
 
     def end_step(self) -> None:
         """Let go of the step in hand, and of its tensors."""
         del self.batches, self.sizes, self.outputs
         self.skip_reason = None
-        if self.wishes:
-            self.wishes.clear()
+        if self.requests.granted:
+            self.requests.granted.clear()
 
     def drop_step(self) -> None:
         """The same for a step that was left before its end, if there is one."""
@@ -272,14 +293,14 @@ class Run:
         """Within it, another step may be taken in hand; afterwards this one is there again."""
         names = ("batches", "sizes", "outputs", "feed", "skip_reason")
         kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        wishes, self.wishes = self.wishes, set()
+        wishes, self.requests.granted = self.requests.granted, set()
         try:
             yield
         finally:
             self.drop_step()
             for name, value in kept.items():
                 setattr(self, name, value)
-            self.wishes = wishes
+            self.requests.granted = wishes
 
 
 def _nobody_listens(point: str) -> None:

@@ -16,6 +16,15 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_part(seed: int | None, part: int) -> None:
+    """Seed the process that reads this part of the data: the first as it would be alone.
+
+    Without a seed the first one is left as it is, and the others go out from its last seed.
+    """
+    if seed is not None or part:
+        seed_all((torch.initial_seed() if seed is None else seed) + part)
+
+
 def random_state() -> dict[str, Any]:
     """The state of all global generators."""
     state = {

@@ -1,24 +1,24 @@
 """Everything a run is: taken down between two steps, and put back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
+import torch
 
+from stoker import dist
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.data import Feed
-from stoker.engine import Engine, bare
-from stoker.errors import did_you_mean
+from stoker.engine import Engine
 from stoker.events import History
 from stoker.hooks.dispatch import HookList
 from stoker.log import get_logger
 from stoker.run import Run
-from stoker.seed import random_state, set_random_state, undisturbed
+from stoker.saved import key_faults, was_arranged_otherwise
+from stoker.seed import random_state, seed_all, set_random_state, undisturbed
 from stoker.step import Step
 from stoker.types import Stateful
 
@@ -41,25 +41,48 @@ class RunState:
     hooks: HookList
     step: Step
     history: History
+    accumulate: int = 1
 
-    def shared(self, stage: Stage, validated_at: int, ended: str | None) -> dict[str, Any]:
-        """What all processes have together: tensors and plain values."""
+    def shared(
+        self,
+        stage: Stage,
+        validated_at: int,
+        ended: str | None,
+        *,
+        owes_validation: bool = False,
+    ) -> dict[str, Any]:
+        """What all processes have together: tensors and plain values, these of the first one."""
         run, engine = self.run, self.run.engine.state_dict()
-        return {
+        together = {
             "model": engine["model"],
             "engine": {part: engine[part] for part in _ENGINE},
-            "step_owner": self.step.state_dict() if isinstance(self.step, Stateful) else {},
-            "hooks": {hook.name: hook.state_dict() for hook in self.hooks},
-            "events": run.events.state_dict(),
+            "hooks": {hook.name: hook.state_dict() for hook in self.hooks if hook.of_model},
+        }
+        if not dist.is_main():
+            return together
+        measured = self._measured()
+        return {
+            **together,
+            **measured,
+            "hooks": together["hooks"] | measured["hooks"],
             "history": [dict(row) for row in self.history],
             "run": {
                 **{name: getattr(run, name) for name in _COUNTERS},
                 "stage": stage,
                 "validated_at": validated_at,
                 "ended": ended,
+                "owes_validation": owes_validation,
                 "ends_epoch": stage == "within" and self._epoch_ends(),
                 "limits": [run.max_epochs, run.max_steps],
             },
+        }
+
+    def _measured(self) -> dict[str, Any]:
+        """What each process has seen for itself."""
+        return {
+            "step_owner": self.step.state_dict() if isinstance(self.step, Stateful) else {},
+            "hooks": {hook.name: hook.state_dict() for hook in self.hooks if not hook.of_model},
+            "events": self.run.events.state_dict(),
         }
 
     def _epoch_ends(self) -> bool:
@@ -70,7 +93,8 @@ class RunState:
     def own(self, feed: Feed | None) -> dict[str, Any]:
         """What belongs to this process alone: random numbers and the place in its data."""
         place = {"feed": feed.state_dict()} if feed is not None else {}
-        return {"random": random_state(), **place}
+        measured = {} if dist.is_main() else self._measured()
+        return {"random": random_state(), **place, **measured}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """What can be read of a checkpoint without loading it.
@@ -80,11 +104,13 @@ class RunState:
         run = self.run
         fresh = validated_at == run.step
         metrics = {n: v for n, v in run.metrics.items() if fresh or not n.startswith("val/")}
+        of_hooks = {name: value for hook in self.hooks for name, value in hook.info().items()}
         return {
+            **of_hooks,
             "epoch": run.epoch,
             "samples": run.samples,
             "metrics": {name: float(value) for name, value in metrics.items()},
-            "settings": settings_of(run),
+            "settings": self._settings(),
         }
 
     def restore(self, saved: Loaded, feed: Feed) -> "Resumed":
@@ -96,7 +122,7 @@ class RunState:
         shared, run = saved.shared, self.run
         rates = _hyperparameters(run.engine)
         self.restore_trained(shared)
-        _tell_changes(saved.info.get("settings", {}), settings_of(run))
+        _tell_changes(saved.info.get("settings", {}), self._settings())
         _tell_overruled(rates, _hyperparameters(run.engine))
         if isinstance(self.step, Stateful) and shared["step_owner"]:
             self.step.load_state_dict(shared["step_owner"])
@@ -108,7 +134,7 @@ class RunState:
         if saved.own is not None and "feed" in saved.own:
             feed.load_state_dict(saved.own["feed"])
         if resumed.was_limited_as(run.max_epochs, run.max_steps):
-            run.stop_reason = shared["run"]["ended"]
+            run.requests.stop_reason = shared["run"]["ended"]
         return resumed
 
     def restore_trained(self, shared: Mapping[str, Any]) -> None:
@@ -126,6 +152,9 @@ class RunState:
         shared, own = self.shared("between", validated_at, None), self.own(self.run.feed)
         with Checkpoints(folder, keep=None) as checkpoints:
             return checkpoints.save(self.run.step, shared, own, self.info(validated_at), wait=True)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**settings_of(self.run), "accumulate": self.accumulate}
 
     def _tell_strangers(self, states: Mapping[str, Any]) -> None:
         names = {hook.name for hook in self.hooks}
@@ -169,6 +198,11 @@ class Resumed:
         return bool(self.saved.shared["run"]["stage"] == "within")
 
     @property
+    def owes_validation(self) -> bool:
+        """Whether it was saved before a validation that was due."""
+        return bool(self.saved.shared["run"].get("owes_validation"))
+
+    @property
     def validated_at(self) -> int:
         """The step of the last validation."""
         return int(self.saved.shared["run"]["validated_at"])
@@ -189,98 +223,12 @@ class Resumed:
         self.state.run.metrics = dict(self.saved.shared["run"]["metrics"])
         self.state.run.events.step = self.state.run.step
         if self.saved.shared["run"]["ends_epoch"]:
-            self.state.run.ask("end_epoch")
+            self.state.run.wishes.add("end_epoch")
         if self.saved.own is not None:
             set_random_state(self.saved.own["random"])
-
-
-def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:
-    """The checkpoint to go on from, None to begin anew.
-
-    Args:
-        resume: "auto", "must", "never", or a path: of a checkpoint, of a folder of them, or of a
-            run.
-        checkpoints: those of the run folder, None if it keeps none.
-
-    Raises:
-        CheckpointError: there must be one, and there is none that is whole.
-    """
-    if resume in ("auto", "must", "never"):
-        path = checkpoints.newest() if checkpoints is not None and resume != "never" else None
-        if path is None and resume == "must":
-            where = f"'{checkpoints.folder}'" if checkpoints is not None else "a run without one"
-            raise CheckpointError(f"resume='must', but there is no whole checkpoint in {where}")
-        return path
-    path = Path(resume)
-    if (path / "MANIFEST.json").is_file():
-        return path
-    for folder in (path, path / "checkpoints"):
-        if (newest := Checkpoints(folder).newest()) is not None:
-            return newest
-    near = did_you_mean(str(resume), ("auto", "must", "never"))
-    raise CheckpointError(
-        f"there is no whole checkpoint '{resume}'{near} (resume takes auto, must, never or a path)"
-    )
-
-
-def load_checkpoint(path: Path) -> Loaded:
-    """Read a checkpoint of a run.
-
-    Raises:
-        CheckpointError: it is damaged, or holds something else.
-    """
-    loaded = Checkpoints(path.parent).load(path)
-    if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
-        raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
-    return loaded
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
-
-
-def is_beyond(saved: Loaded, epochs: int | None, steps: int | None) -> bool:
-    """Whether a state is within an epoch that a fit of these limits does not reach."""
-    run = saved.shared["run"]
-    if run["stage"] != "within" or run["limits"] == [epochs, steps]:
-        return False
-    return bool(
-        (epochs is not None and run["epoch"] >= epochs)
-        or (steps is not None and run["step"] > steps)
-    )
-
-
-def load_weights(model: nn.Module, path: str | Path) -> dict[str, list[str]]:
-    """Load weights alone, as far as they fit, and tell what did not.
-
-    Args:
-        model: is given the weights of the same names and shapes.
-        path: a ``.safetensors`` file, a checkpoint, or a folder or run with checkpoints in it.
-
-    Returns:
-        The names that are "missing", "unexpected" and "of another shape".
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file = Path(path)
-    if not file.is_file():
-        file = (find_checkpoint(path, None) or file) / "model.safetensors"
-    try:
-        saved = load_file(file)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"'{file}' is no safetensors file ({error}): 'stoker ckpt import' makes one of weights "
-            "from elsewhere"
-        ) from error
-    own = bare(model).state_dict()
-    faults = key_faults(own, saved)
-    fitting = {name: t for name, t in saved.items() if name in own and t.shape == own[name].shape}
-    bare(model).load_state_dict(fitting, strict=False)
-    for what, names in faults.items():
-        if names:
-            _log.warning(f"weights of {file}, {what}: {', '.join(names)}")
-    return faults
+            part = self.state.run.engine.arrangement.part
+            if part and was_arranged_otherwise(self.saved.info, self.state.run.engine):
+                seed_all(int(torch.randint(2**31, ())) + part)  # they are those of the first part
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -295,33 +243,26 @@ def settings_of(run: Run) -> dict[str, Any]:
         "lr_scheduler": {name: type(one).__name__ for name, one in engine.lr_schedulers.items()},
         "criterion": type(engine.given_criterion).__name__,
         "total_steps": run.total_steps if engine.lr_schedulers else None,
+        "layout": str(engine.layout),
     }
 
 
-def key_faults(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """How saved weights differ from a model's: missing, unexpected, and of another shape."""
-    return {
-        "missing": [name for name in own if name not in saved],
-        "unexpected": [name for name in saved if name not in own],
-        "of another shape": [
-            f"{name} {list(saved[name].shape)} instead of {list(own[name].shape)}"
-            for name in own
-            if name in saved and saved[name].shape != own[name].shape
-        ],
-    }
+def _step_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
 
 
 def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
-    faults = key_faults(engine.state_dict()["model"], shared["model"])
+    state = engine.state_dict()
+    faults = key_faults(state["model"], engine.own(shared["model"]))
     said = [f"{what}: {', '.join(names[:5])}" for what, names in faults.items() if names]
     for part in ("optimizers", "lr_schedulers"):
-        own, saved = engine.state_dict()[part], shared["engine"][part]
+        own, saved = state[part], shared["engine"][part]
         if own.keys() != saved.keys():
             said.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
     for name, saved in shared["engine"]["optimizers"].items():
-        optimizer = engine.optimizers.get(name)
-        if optimizer is not None:
-            said += _other_optimizer(optimizer, saved)
+        if name in engine.optimizers:
+            kind = type(engine.optimizers[name]).__name__
+            said += _other_groups(kind, saved["param_groups"], state["optimizers"][name])
     if said:
         raise CheckpointError(
             f"the checkpoint is of another model or run ({'; '.join(said)}): use another run "
@@ -329,14 +270,16 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
         )
 
 
-def _other_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> list[str]:
+def _other_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
     """Whether a state is of another kind of optimizer, or of other groups of parameters."""
-    then = [[set(group) - {"initial_lr"}, len(group["params"])] for group in saved["param_groups"]]
-    now = [[set(group) - {"initial_lr"}, len(group["params"])] for group in optimizer.param_groups]
+    then, now = (
+        [[set(group) - {"initial_lr"}, len(group["params"])] for group in groups]
+        for groups in (saved, state["param_groups"])
+    )
     if then == now:
         return []
     sizes = " and ".join(str([size for _, size in groups]) for groups in (then, now))
-    return [f"{type(optimizer).__name__} has other options or groups: of sizes {sizes}"]
+    return [f"{kind} has other options or groups: of sizes {sizes}"]
 
 
 def _hyperparameters(engine: Engine) -> dict[str, Any]:

@@ -85,7 +85,13 @@ class Step:
         forward = engine.precision.cast(self.forward)
         backward = partial(self.backward, engine) if "backward" in self.owns else engine.backward
         self.schedule.run(
-            engine, run.batches, run.sizes, forward, backward, partial(self._took, run)
+            engine,
+            run.batches,
+            run.sizes,
+            run.expected,
+            forward,
+            backward,
+            partial(self._took, run),
         )
         if engine.scaler is not None:
             engine.unscale()
@@ -101,7 +107,7 @@ class Step:
             self.adjust_lr(engine, run)
         return True
 
-    def _took(self, run: Run, result: Any) -> Output:
+    def _took(self, run: Run, result: Any, size: int | None = None) -> Output:
         """What `forward` returned, made sure to have a loss, shown to the hooks."""
         output: Output = result if result.__class__ is Output else as_output(self, result)
         if output.loss is None:
@@ -109,7 +115,7 @@ class Step:
         if not run.checked:
             check_first_output(self, run, output)
             run.checked = True
-        run.add_output(output)
+        run.add_output(output, size)
         if run.calls["after_forward"]:
             run.fire("after_forward")
         return output
@@ -183,7 +189,7 @@ def check_first_output(step: Step, run: Run, output: Output) -> None:
     fault = fault_of_targets(criterion, output.outputs, output.targets)
     if fault is not None and "forward" not in step.owns:
         raise ValueError(f"criterion {type(criterion).__name__} got {fault}")
-    if run.step == 0 and not bool(isfinite(loss.detach())):
+    if run.step == 0 and output.weight != 0 and not bool(isfinite(loss.detach())):
         raise NonFiniteError(
             f"the first loss is {float(loss.detach())}, before any update: look for NaN in the "
             f"inputs, {describe(run.batches[0])}, and for a log or division in the loss"

@@ -3,29 +3,32 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from time import monotonic
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stoker import dist
 from stoker import hooks as stock
-from stoker.data import Feed
+from stoker.data import Feed, Part
 from stoker.data.feed import LastWindow, Loaders, count_of, take, val_feeds_of
-from stoker.engine import Engine, Schedule
+from stoker.engine import Engine, Schedule, schedule_of
 from stoker.engine.check import check_trainable
 from stoker.errors import Preempted
 from stoker.events import History
 from stoker.every import Every
-from stoker.folder import RunFolder
-from stoker.hooks.dispatch import HookList
+from stoker.folder import GoesOn, RunFolder
+from stoker.hooks.agree import agreeing
+from stoker.hooks.dispatch import HookList, check_hooks
 from stoker.hooks.hook import Hook
 from stoker.interrupt import listening
-from stoker.keeper import Keeper
+from stoker.keeper import Keeper, Look
 from stoker.log import get_logger
 from stoker.run import Run, Task
-from stoker.seed import seed_all, undisturbed
-from stoker.state import RunState, find_checkpoint, load_checkpoint
+from stoker.saved import find_checkpoint, goes_on_with, load_checkpoint
+from stoker.seed import seed_part, undisturbed
+from stoker.state import RunState
 from stoker.step import judged, owner_name, owner_of
 from stoker.tree import concatenate, map_tensors
 from stoker.types import Batch, Output
@@ -77,17 +80,17 @@ class Trainer:
                 f"engine is a {type(engine).__name__}, expected Engine(model, optimizer, …)"
             )
         self.engine = engine
-        self.step = owner_of(step, schedule)
-        self.accumulate = accumulate
-        self.last_window = last_window
+        self.step = owner_of(step, schedule or schedule_of(engine.layout))
+        self.accumulate, self.last_window = accumulate, last_window
         self.seed = seed
         if not grace > 0:
             raise ValueError(f"grace is a positive number of seconds, got {grace!r}")
         self.grace = grace
         self.run = Run(engine, RunFolder(run_dir) if run_dir is not None else None)
         self.history = History()
-        self.hooks = HookList(stock.default() if hooks is None else hooks, self.run)
-        self._validated_at = (-1, monotonic())
+        given = check_hooks(stock.default() if hooks is None else hooks)
+        self.hooks = HookList(agreeing(given), self.run)
+        self._last_look = Look(-1, dist.now(), 0.0)
         self._attached = self._busy = self._dev_run = False
         self._keeper: Keeper
         self._loaded: Path | None = None
@@ -125,7 +128,7 @@ class Trainer:
                 random numbers are afterwards as before.
             resume: "auto" goes on where the run folder's newest whole checkpoint is, if there is
                 one; "must" fails if there is none; "never" begins anew, in a folder of its own; a
-                path names the checkpoint to go on from.
+                path names the checkpoint that a run in a folder of its own goes on from.
         """
         if overfit_batches is not None:
             train_loader = take(train_loader, overfit_batches)
@@ -134,20 +137,18 @@ class Trainer:
             limit_train_batches = limit_val_batches = int(fast_dev_run)
             epochs, max_steps = self.run.epoch + 1, None
         self._dev_run = bool(fast_dev_run)
-        feed = Feed(
-            train_loader, self.accumulate, last_window=self.last_window, limit=limit_train_batches
-        )
-        val_feeds = val_feeds_of(val_loader, limit_val_batches)
+        part, last, limit = self.engine.part, self.last_window, limit_train_batches
+        feed = Feed(train_loader, self.accumulate, last_window=last, limit=limit, part=part)
+        val_feeds = val_feeds_of(val_loader, limit_val_batches, part)
         every = Every.of(validate_every) if validate_every is not None else None
         run = self.run
         run.max_epochs, run.max_steps = count_of("epochs", epochs), count_of("max_steps", max_steps)
-        run.steps_per_epoch = feed.steps
-        run.val_names = tuple(val_feeds)
+        run.steps_per_epoch, run.val_names = feed.steps, tuple(val_feeds)
         self._check_fit()
         trial = self._trial(feed) if fast_dev_run else nullcontext(self.history)
         with (
             trial as history,
-            self._running("fit", afresh=resume not in ("auto", "must")) as hooks,
+            self._running("fit", goes_on_with(resume)) as hooks,
             self._training(hooks, feed, resume),
         ):
             idle = 0
@@ -157,7 +158,7 @@ class Trainer:
                 idle = idle + 1 if run.step == before else 0
                 if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
                     run.stop(f"{idle} epochs in a row went by without one update")
-        if self._keeper.interrupts.ends:
+        if run.requests.signal == 2:
             raise Preempted
         return history
 
@@ -167,7 +168,9 @@ class Trainer:
         by_step = every if every is not None and every.unit != "ep" else None
         run.begin_epoch(feed)
         fire("before_epoch")
-        keeper.go_on()
+        if keeper.go_on():
+            self._validate(val_feeds)
+            keeper.after_step(feed)
         for window in keeper.windows(feed):
             run.begin_step(window)
             run.events.step = run.step + 1  # what this step puts is put under its number
@@ -178,6 +181,7 @@ class Trainer:
             if calls["after_step"]:
                 fire("after_step")
             if (by_step or run.wishes) and self._validation_due(every):
+                keeper.before_val(feed)
                 self._validate(val_feeds)
             keeper.after_step(feed)
             if run.leaves_epoch:
@@ -191,6 +195,8 @@ class Trainer:
         if self._validation_due(every, whole=whole):
             self._validate(val_feeds)
         fire("after_epoch")
+        if run.asked("evaluate") and run.val_names and self._last_look.step != run.step:
+            self._validate(val_feeds)
         self.history.append({"epoch": run.epoch_in_hand, "step": run.step, **run.metrics})
         keeper.after_epoch(feed)
         run.wishes.clear()
@@ -201,6 +207,8 @@ class Trainer:
         run.metrics = {n: value for n, value in run.metrics.items() if not n.startswith(of_these)}
         generators = [g for feed in feeds.values() for g in feed.generators()]
         val_forward = engine.precision.cast(self.step.val_forward)
+        began = perf_counter()
+        engine.arrangement.before_look()
         with (
             run.set_aside(),
             engine.mode(training=False),
@@ -212,12 +220,13 @@ class Trainer:
                 for window in run.feed:
                     run.begin_step(window)
                     fire("before_val_step")
-                    output = val_forward(engine, engine.place(window[0]))
-                    run.add_output(judged(self.step, output))
+                    output = self.step.schedule.look(engine, window[0], val_forward)
+                    if output is not None:
+                        run.add_output(judged(self.step, output))
                     fire("after_val_step")
                     run.end_step()
                 fire("after_val")
-        self._validated_at = (run.step, monotonic())
+        self._last_look = Look(run.step, dist.now(), perf_counter() - began)
         return {name: v for name, v in run.metrics.items() if name.startswith(of_these)}
 
     # Looking at a model
@@ -229,23 +238,24 @@ class Trainer:
 
         Weights, random numbers and the modes of modules are afterwards as before.
         """
-        feeds = val_feeds_of(loader, limit_batches)
+        feeds = val_feeds_of(loader, limit_batches, self.engine.part)
         self.run.val_names = tuple(feeds)
         with self._running("evaluate"):
             return self._validate(feeds)
 
     def predict(self, data: Any) -> Any:
-        """What the model returns, on the CPU.
+        """What the model returns, on the CPU, in every process.
 
         A tensor, a tuple of tensors or a dict is one batch of inputs. Anything else is a loader:
         its batches are predicted in order, targets left out, and the outputs joined.
         """
         one_batch = isinstance(data, Tensor | tuple | Mapping)
         batches = [(data, None) if isinstance(data, tuple) else data] if one_batch else data
-        feed = Feed(batches, name="data")
+        feed = Feed(batches, name="data", part=Part() if one_batch else self.engine.part)
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
         gathered = []
+        engine.arrangement.before_look()
         with (
             self._running("predict"),
             run.set_aside(),
@@ -258,12 +268,16 @@ class Trainer:
             for window in feed:
                 run.begin_step(window)
                 fire("before_predict_step")
-                outputs = predict(engine, engine.place(window[0]))
-                run.add_output(Output(outputs=outputs))
+                outputs = self.step.schedule.look(engine, window[0], predict)
+                if outputs is not None:
+                    run.add_output(Output(outputs=outputs))
                 fire("after_predict_step")
-                gathered.append(map_tensors(lambda tensor: tensor.cpu(), run.outputs[-1].outputs))
+                if run.outputs and not feed.idle:
+                    kept = map_tensors(lambda tensor: tensor.cpu(), run.outputs[-1].outputs)
+                    gathered.append(kept)
                 run.end_step()
             fire("after_predict")
+            gathered = engine.arrangement.joined(gathered, feed.in_order)
         return gathered[0] if one_batch else concatenate(gathered)
 
     # Saving, beside what the Checkpoint hook does
@@ -272,13 +286,13 @@ class Trainer:
         """Save everything the run is as a checkpoint in ``folder``, between two fits."""
         if self._busy:
             raise RuntimeError("save() was called within a run: a hook calls run.ask('save')")
-        return self._state().save(Path(folder), self._validated_at[0], overwrite=overwrite)
+        return self._state().save(Path(folder), self._last_look.step, overwrite=overwrite)
 
     def load(self, path: str | Path) -> None:
         """Take up a checkpoint, or the newest of a folder or run: the next fit goes on from it."""
         self._loaded = find_checkpoint(path, None)
         assert self._loaded is not None
-        self._state().restore_trained(load_checkpoint(self._loaded).shared)
+        self._state().restore_trained(load_checkpoint(self._loaded, self.engine).shared)
 
     def stop(self, reason: str = "stopped by the caller") -> None:
         """End a fit in progress after the step in hand; may be called from another thread."""
@@ -294,16 +308,16 @@ class Trainer:
     @contextmanager
     def _trial(self, feed: Feed) -> Iterator[History]:
         """A fit that leaves no trace: afterwards everything is as before; its own history."""
-        history, validated_at = self.history, self._validated_at
+        history, last_look = self.history, self._last_look
         self.history = History()
         try:
             with self._state().untouched(feed):
                 yield self.history
         finally:
-            self.history, self._validated_at = history, validated_at
+            self.history, self._last_look = history, last_look
 
     @contextmanager
-    def _running(self, task: Task, *, afresh: bool = False) -> Iterator[HookList]:
+    def _running(self, task: Task, goes_on: GoesOn | None = None) -> Iterator[HookList]:
         """The outermost points, and the state they may rely on; the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
@@ -312,7 +326,7 @@ class Trainer:
                 f"{task}() was called within a {run.task} in progress: a hook asks for an "
                 "evaluation with run.ask('evaluate')"
             )
-        run.begin(task, afresh=afresh)
+        run.begin(task, goes_on)
         run.fire, run.calls = hooks.fire, hooks.calls
         self._busy = True
         try:
@@ -334,14 +348,14 @@ class Trainer:
     def _training(self, hooks: HookList, feed: Feed, resume: str | Path) -> Iterator[None]:
         """Training mode, signals, the seed, what was saved, and the points around training."""
         run = self.run
-        keeper = Keeper(self._state(), hooks, lambda: self._validated_at[0], self.grace)
+        keeper = Keeper(self._state(), hooks, lambda: self._last_look, self.grace)
         self._keeper = keeper
         if not self._dev_run:
-            keeper.take_up(feed, self._loaded if self._loaded and resume == "auto" else resume)
+            keeper.take_up(feed, resume, self._loaded if resume == "auto" else None)
             self._loaded = keeper.later
         resumed = keeper.resumed
-        validated_at = resumed.validated_at if resumed is not None else self._validated_at[0]
-        self._validated_at = (validated_at, monotonic())
+        validated_at = resumed.validated_at if resumed is not None else self._last_look.step
+        self._last_look = Look(validated_at, dist.now(), self._last_look.took)
         if keeper.has_nothing_to_do:
             _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
             if resumed is None:
@@ -352,14 +366,14 @@ class Trainer:
             listening(keeper.interrupts),
             hooks.ending("after_train"),
         ):
-            if run.step == 0 and self.seed is not None:
-                seed_all(self.seed)
+            if run.step == 0:
+                seed_part(self.seed, self.engine.arrangement.part)
             run.fire("before_train")
             keeper.begin(feed)
             yield
 
     def _state(self) -> RunState:
-        return RunState(self.run, self.hooks, self.step, self.history)
+        return RunState(self.run, self.hooks, self.step, self.history, self.accumulate)
 
     def _check_fit(self) -> None:
         """What cannot be trained is refused before data is touched."""
@@ -378,9 +392,9 @@ class Trainer:
         run = self.run
         if not run.val_names or run.asked("evaluate"):
             return bool(run.val_names)
-        if every is None or run.step == self._validated_at[0]:
+        if every is None or run.step == self._last_look.step:
             return False
         if whole is not None:
             return run.limit_reached or (whole and every.at_epoch(run.epoch))
-        since = monotonic() - self._validated_at[1]
+        since = dist.now() - self._last_look.when
         return run.updated and (every.at_step(run.step) or every.at_seconds(since))

@@ -116,3 +116,15 @@ def test_a_refused_state_leaves_the_folder_as_it_was(tmp_path):
             checkpoints.save(1, {"a": {"b": lambda: 0}})
         checkpoints.save(2, state(2))
     assert [path.name for path in checkpoints.list()] == ["step-00000002"]
+
+
+def test_whoever_asked_is_told_when_a_checkpoint_is_whole_and_old_ones_are_gone(tmp_path):
+    told = []
+
+    def on_saved(path):
+        told.append((path.name, (path / "MANIFEST.json").is_file(), len(list(tmp_path.glob("s*")))))
+
+    with Checkpoints(tmp_path, keep=1, on_saved=on_saved) as checkpoints:
+        checkpoints.save(1, state(1))
+        checkpoints.save(2, state(2))
+    assert told == [("step-00000001", True, 1), ("step-00000002", True, 1)]

@@ -97,3 +97,13 @@ def test_a_run_asked_to_end_saves_leaves_with_143_and_goes_on(tmp_path, whole, p
     assert kept[-1] > "step-00000000"  # nothing else was due
     ended = attempt(tmp_path / "run", every="2st")
     assert differences(whole, ended) == []
+
+
+@pytest.mark.parametrize(("nth", "step"), [(4, 8), (5, 8), (10, 14)])
+def test_a_long_validation_is_left_at_once_and_made_again(tmp_path, whole, nth, step):
+    """From the second one on, when it is known that they take longer than there is time."""
+    how = {"every": 1000, "slow": 0.2, "grace": 0.6}
+    assert attempt(tmp_path / "run", ("after_val_step", nth), signal.SIGTERM, **how) is None
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert kept[-1] == f"step-{step:08}"
+    assert differences(whole, attempt(tmp_path / "run", every="2st")) == []

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -40,6 +41,8 @@ class Checkpoints:
         keep: how many of the newest stay; None means all.
         keep_every: those whose step is a multiple of it stay for good.
         best: those with the best results stay as long as they are the best.
+        on_saved: is told of every checkpoint when it is whole on the disk and old ones are gone,
+            in the first process, by the thread that wrote it.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class Checkpoints:
         keep: int | None = 3,
         keep_every: int | None = None,
         best: Best | None = None,
+        on_saved: Callable[[Path], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._on_saved = on_saved
         self._retention = Retention(keep, keep_every, best)
         self.background = Background()
         self._lock = Lock(self.folder)
@@ -149,13 +154,17 @@ class Checkpoints:
         """What is wrong with a checkpoint, a sentence each; nothing if it is whole."""
         return faults_of(Path(path))
 
-    def load(self, path: str | Path, *, into: Any = None, verify: bool = True) -> Loaded:
+    def load(
+        self, path: str | Path, *, into: Any = None, rank: int | None = None, verify: bool = True
+    ) -> Loaded:
         """Read a checkpoint. Nothing in it can run code.
 
         Args:
             path: the folder of the checkpoint.
             into: a state of the same form, whose DTensors say how to shard those of the
-                checkpoint; it is not written to. Tensors that are none there come whole.
+                checkpoint; it is not written to. Tensors that are none there come whole. Or a
+                function that gives such a DTensor, or None, for a name and a shape.
+            rank: whose own state to read, if not that of this process.
             verify: look at every byte first; `newest` has done so already.
         """
         path = Path(path)
@@ -164,7 +173,7 @@ class Checkpoints:
             faults = json.loads(dist.from_main(json.dumps(faults)))
             if faults:
                 raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
-        return read_checkpoint(path, into)
+        return read_checkpoint(path, into, rank)
 
     def list(self) -> Paths:
         """Checkpoints that exist, oldest first; whether they are whole, `verify` says."""
@@ -218,6 +227,8 @@ class Checkpoints:
             raise
         if self._peers.rank == 0:
             self._remove_old(snapshot.step)
+            if self._on_saved is not None:
+                self._on_saved(self.folder / name_of(snapshot.step))
 
     def _write(self, partial: Path, snapshot: Snapshot) -> dict[str, Record]:
         try:

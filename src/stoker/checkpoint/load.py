@@ -9,9 +9,11 @@ from torch import Tensor
 
 from stoker import dist
 from stoker.checkpoint.manifest import Manifest
-from stoker.checkpoint.source import Source
+from stoker.checkpoint.source import Like, Source
 from stoker.checkpoint.tensorfile import TensorReader
 from stoker.checkpoint.tree import flatten, tensor_names, unflatten
+from stoker.errors import CheckpointError
+from stoker.tree import is_sharded
 
 
 @dataclass(slots=True)
@@ -33,15 +35,29 @@ class Loaded:
     world_size: int
 
 
-def read_checkpoint(path: Path, into: Any = None) -> Loaded:
+def read_checkpoint(path: Path, into: Any = None, rank: int | None = None) -> Loaded:
     """Read all of it; see `Checkpoints.load`."""
     manifest = Manifest.read(path)
     values = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    like, _ = flatten(into)
+    like: Like = into if callable(into) else _like(into)
     tensors = Source(path, manifest).read(tensor_names(values), like)
     shared = unflatten(tensors, values)
-    own = read_own(path, manifest, dist.rank())
+    own = read_own(path, manifest, dist.rank() if rank is None else rank)
     return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
+
+
+def _like(into: Any) -> Like:
+    """The tensor of the same name in a tree of the same form."""
+    tensors, _ = flatten(into)
+
+    def like(key: str, shape: tuple[int, ...]) -> Tensor | None:
+        pattern = tensors.get(key)
+        if pattern is None or not is_sharded(pattern) or tuple(pattern.shape) == shape:
+            return pattern
+        shapes = f"{list(shape)} in the checkpoint and {list(pattern.shape)} in this run"
+        raise CheckpointError(f"'{key}' has shape {shapes}, expected the same")
+
+    return like
 
 
 def read_own(path: Path, manifest: Manifest, rank: int) -> Any:

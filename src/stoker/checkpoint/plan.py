@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.checkpoint.tensors import is_sharded, local
 from stoker.checkpoint.tree import MODEL, Json
+from stoker.tree import is_sharded, local_part
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Share:
     def files(self, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """File → name in it → the tensor, as far as this process holds it."""
         return {
-            file: {name: local(tensors[key]) for name, key in names.items()}
+            file: {name: local_part(tensors[key]) for name, key in names.items()}
             for file, names in self.pieces.items()
         }
 
@@ -61,4 +61,4 @@ def signature(tensors: Mapping[str, Tensor]) -> str:
 def _placing(tensor: Any) -> object:
     if not is_sharded(tensor):
         return None
-    return (tensor.placements, tensor.device_mesh.mesh.tolist(), tuple(local(tensor).shape))
+    return (tensor.placements, tensor.device_mesh.mesh.tolist(), tuple(local_part(tensor).shape))

@@ -13,8 +13,8 @@ from stoker.checkpoint.manifest import encode_info
 from stoker.checkpoint.merge import merge
 from stoker.checkpoint.plan import Share, share_alone, signature
 from stoker.checkpoint.staging import StagedFile, Staging
-from stoker.checkpoint.tensors import is_sharded
 from stoker.checkpoint.tree import Json, flatten, refuse, unflatten
+from stoker.tree import is_sharded
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
 """The shared tensors of a checkpoint, wherever in its files their pieces stand."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,8 +12,11 @@ from torch import Tensor
 from stoker.checkpoint.manifest import Manifest
 from stoker.checkpoint.plan import key_of
 from stoker.checkpoint.tensorfile import TensorReader
-from stoker.checkpoint.tensors import BY_NAME, is_sharded
-from stoker.errors import CheckpointError
+from stoker.checkpoint.tensors import BY_NAME
+from stoker.tree import is_sharded
+
+Like: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
+"""For the name and shape of a tensor, one that is sharded as it is to be."""
 
 
 @dataclass(slots=True)
@@ -54,13 +58,13 @@ class Source:
         file, name = self.stored[key].pieces[offset]
         return self._readers[file].view(name)
 
-    def read(self, keys: set[str], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors ``keys``, in fresh memory: sharded as in ``like``, or else whole."""
+    def read(self, keys: set[str], like: Like) -> dict[str, Tensor]:
+        """The tensors ``keys``, in fresh memory: sharded as ``like`` says, or else whole."""
         found, in_pieces = {}, {}
         for key in sorted(keys):
-            stored, pattern = self.stored[key], like.get(key)
+            stored = self.stored[key]
+            pattern = like(key, stored.shape)
             if pattern is not None and is_sharded(pattern):
-                _check_shape(key, stored, pattern)
                 found[key] = torch.empty_like(pattern, dtype=stored.dtype)
                 in_pieces[key] = found[key]
                 continue
@@ -74,9 +78,3 @@ class Source:
 
             read_pieces(self, in_pieces)
         return found
-
-
-def _check_shape(key: str, stored: Stored, pattern: Tensor) -> None:
-    if stored.shape != tuple(pattern.shape):
-        shapes = f"{list(stored.shape)} in the checkpoint and {list(pattern.shape)} in this run"
-        raise CheckpointError(f"'{key}' has shape {shapes}, expected the same")

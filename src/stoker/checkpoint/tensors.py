@@ -1,9 +1,10 @@
-"""Tensors as bytes: their names in safetensors, and the part of a sharded one held here."""
+"""Tensors as bytes: their names in safetensors, and when two are the same."""
 
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from stoker.tree import is_sharded, local_part
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -28,20 +29,9 @@ DTYPES: dict[torch.dtype, str] = {
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, told without importing that slow package."""
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
-
-
-def local(tensor: Any) -> Tensor:
-    """The part of a tensor that this process holds: all of it, unless it is sharded."""
-    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
-    return part
-
-
 def identity(tensor: Any) -> object:
     """Equal for two tensors that are the same numbers in the same memory."""
-    part = local(tensor)
+    part = local_part(tensor)
     if part.numel() == 0:
         return object()
     where = (part.data_ptr(), part.device, part.dtype, part.shape, part.stride(), part.is_conj())

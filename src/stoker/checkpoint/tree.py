@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.tensors import DTYPES, identity, is_sharded
+from stoker.checkpoint.tensors import DTYPES, identity
+from stoker.tree import is_sharded
 
 Json: TypeAlias = Any
 """What ``json.dumps`` takes."""

@@ -25,9 +25,10 @@ class Csv(Writer):
             with path.open(encoding="utf-8", newline="") as file:
                 self._columns = next(csv.reader(file), self._columns)
 
-    def length(self, path: Path) -> int:
+    def length(self, path: Path, until: int | None = None) -> int:
         """Lines, without the one of names."""
-        return len(self._lines(path))
+        lines = self._lines(path)
+        return sum(until is None or int(line["step"]) <= until for line in lines)
 
     def cut(self, path: Path, length: int, step: int) -> None:
         """Cut off the lines of an attempt that was killed."""

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from stoker.events.storage import Row
 from stoker.events.writer import Where, Writer
@@ -30,9 +30,15 @@ class JsonLines(Writer):
         _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8", newline="\n")
 
-    def length(self, path: Path) -> int:
+    def length(self, path: Path, until: int | None = None) -> int:
         """Bytes."""
-        return path.stat().st_size if path.exists() else 0
+        if not path.exists():
+            return 0
+        if until is None:
+            return path.stat().st_size
+        lines = path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        return sum(len(line) for line in whole if json.loads(line)["step"] <= until)
 
     def cut(self, path: Path, length: int, step: int) -> None:
         """Cut off the lines of an attempt that was killed."""
@@ -42,12 +48,15 @@ class JsonLines(Writer):
     def write(self, rows: list[Row], where: Where) -> None:
         """One line per row, handed to the operating system before it returns."""
         assert self._file is not None
-        now = round(time.time(), 3)
         for row in rows:
-            head = {"step": row.step, "epoch": where.epoch, "samples": where.samples, "time": now}
             scalars = {name: _json_number(value) for name, value in row.scalars.items()}
-            self._file.write(json.dumps(head | scalars) + "\n")
+            self._file.write(json.dumps(self.head(row, where) | scalars) + "\n")
         self._file.flush()
+
+    def head(self, row: Row, where: Where) -> dict[str, Any]:
+        """What a line begins with."""
+        now = round(time.time(), 3)
+        return {"step": row.step, "epoch": where.epoch, "samples": where.samples, "time": now}
 
     def close(self) -> None:
         """Close the file."""

@@ -35,8 +35,8 @@ class Writer(ABC):
     def open(self, path: Path) -> None:  # noqa: B027, a writer without a file needs neither
         """Get ready to write there; called again after a `close`."""
 
-    def length(self, path: Path) -> int:
-        """How much is written there, so that `cut` can go back to it."""
+    def length(self, path: Path, until: int | None = None) -> int:
+        """How much is written there, until the end of a step if given, for `cut` to go back to."""
         return 0
 
     def cut(self, path: Path, length: int, step: int) -> None:  # noqa: B027

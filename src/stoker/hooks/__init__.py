@@ -2,10 +2,12 @@
 
 from stoker.events import JsonLines
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.hooks.heartbeat import Heartbeat
 from stoker.hooks.hook import POINTS, Hook, Priority
 from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
 from stoker.hooks.periodic import Periodic
 from stoker.hooks.progress import Progress
+from stoker.hooks.ray import RayReport, in_ray_worker
 from stoker.hooks.stop import EarlyStopping, NaNGuard
 from stoker.hooks.timing import Memory, Throughput, Timing
 from stoker.hooks.tools import Callback, Profiler
@@ -21,6 +23,7 @@ __all__ = [
     "EarlyStopping",
     "FreezeLayers",
     "GradNorm",
+    "Heartbeat",
     "Hook",
     "KeepBest",
     "LogFile",
@@ -33,11 +36,13 @@ __all__ = [
     "Priority",
     "Profiler",
     "Progress",
+    "RayReport",
     "SaveWeights",
     "Throughput",
     "Timing",
     "Write",
     "default",
+    "in_ray_worker",
 ]
 
 

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import perf_counter
 from typing import Any
 
 from stoker import dist
@@ -37,6 +37,7 @@ class Checkpoint(Periodic):
     """
 
     priority = Priority.SAVE
+    alike = True
     writes = True
     wish = "save"
 
@@ -80,13 +81,20 @@ class Checkpoint(Periodic):
             )
         folder = self._folder or (run.dir or Path()) / "checkpoints"
         self.checkpoints = Checkpoints(
-            folder, keep=self._keep, keep_every=self._keep_every, best=self._best
+            folder,
+            keep=self._keep,
+            keep_every=self._keep_every,
+            best=self._best,
+            on_saved=self.saved,
         )
         self._is_new = False
         is_new = not folder.exists()
         self.checkpoints.open()
         self._is_new = is_new  # now that the folder is ours
         return self.checkpoints
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint is whole on the disk; told in the first process, beside the training."""
 
     def act(self, run: Run) -> None:
         """The run is to be saved when this step is over."""
@@ -131,7 +139,7 @@ class Checkpoint(Periodic):
             checkpoints.check()
         if run.step % self._steps == 0 or self._by_clock or run.wishes:
             super().after_step(run)
-        if self._auto and monotonic() - self._saved_when > self._waited / self._max_overhead:
+        if self._auto and dist.now() - self._saved_when > self._waited / self._max_overhead:
             self.act_once(run)
 
     def wanted(self, run: Run) -> bool:
@@ -143,12 +151,12 @@ class Checkpoint(Periodic):
     ) -> None:
         """Copy the state that ``take`` takes down, and write it beside the training."""
         assert self.checkpoints is not None
-        began = monotonic()
+        began = perf_counter()
         self.due = False
         shared, own, info = take()
         self.checkpoints.save(step, shared, own, info, wait=wait)
-        self._saved_when = monotonic()
-        self._waited = self._saved_when - began
+        self._saved_when = dist.now()
+        self._waited = dist.largest(perf_counter() - began)[0] if self._auto else 0.0
 
     def after_train(self, run: Run) -> None:
         """The trainer has saved the end of the run."""

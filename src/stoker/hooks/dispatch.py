@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import Any
 
+from stoker import dist
 from stoker.errors import did_you_mean
 from stoker.hooks.hook import POINTS, Hook
 from stoker.log import get_logger
@@ -96,11 +97,13 @@ class HookList:
         except BaseException as error:
             if run.error is None:
                 run.error = error
-                self.fire_all("on_exception")
+                with dist.alone():  # the others may never come here
+                    self.fire_all("on_exception")
             raise
         finally:
             run.drop_step()
-            self.fire_all(point)
+            with nullcontext() if run.error is None else dist.alone():
+                self.fire_all(point)
 
     def without_writers(self) -> "HookList":
         """The hooks that leave no files behind."""

@@ -45,6 +45,15 @@ class Hook:
     writes: bool = False
     """Whether it leaves files behind; such hooks stay out of a ``fast_dev_run``."""
 
+    alike: bool = False
+    """Whether what it asks of a run at a step it asks in all processes alike, if anything at all.
+
+    One that does not say so has several processes talk to each other after every step.
+    """
+
+    of_model: bool = False
+    """Whether its state is of the model, one for all processes, and not of each by itself."""
+
     puts: tuple[str, ...] = ()
     """The results it makes, such as "val/loss"; "val/" stands for every validation loader."""
 
@@ -122,6 +131,10 @@ class Hook:
 
     def after_run(self, run: Run) -> None:
         """``fit``, ``evaluate`` or ``predict`` ends, well or not."""
+
+    def info(self) -> dict[str, Any]:
+        """Plain values that can be read of a checkpoint without loading it."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart: tensors and plain values."""

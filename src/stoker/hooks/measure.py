@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stoker import dist, metrics
 from stoker.hooks.hook import Hook, Priority
 from stoker.metrics import Accuracy, Mean, Metric
+from stoker.parallel import Stages
 from stoker.run import Run
 from stoker.tree import as_floats
 from stoker.types import Output, Scalar, Stateful
@@ -26,6 +27,7 @@ class Loss(Hook):
     """
 
     priority = Priority.MEASURE
+    alike = True
     puts = ("train/loss", "val/loss")
 
     def __init__(self, window: int = 50) -> None:
@@ -49,7 +51,7 @@ class Loss(Hook):
         loss = run.loss
         weight = outputs[0].weight if len(outputs) == 1 else sum(o.weight or 0 for o in outputs)
         if loss is not None and weight:
-            loss = loss / weight if self._sums(run) else loss
+            loss = loss / weight if run.engine.sums else loss
             self._recent.append((loss, weight))
             self._train.loss.update(loss, weight)
         for output in outputs:
@@ -72,7 +74,7 @@ class Loss(Hook):
             if output.loss is not None and output.weight:
                 loss = output.loss.detach()
                 self._val.loss.update(
-                    loss / output.weight if self._sums(run) else loss, output.weight
+                    loss / output.weight if run.engine.sums else loss, output.weight
                 )
             self._val.add_scalars(output)
 
@@ -93,10 +95,6 @@ class Loss(Hook):
         recent = [(torch.tensor(v, dtype=torch.float64), w) for v, w in state["recent"]]
         self._recent.extend(recent)
         self._train.load_state_dict(state["train"])
-
-    def _sums(self, run: Run) -> bool:
-        """Whether losses are sums over samples, which a mean must not count twice."""
-        return getattr(run.engine.given_criterion, "reduction", None) == "sum"
 
     def _recent_mean(self) -> float | None:
         losses = as_floats([loss for loss, _ in self._recent])
@@ -126,7 +124,9 @@ class _Means:
         means = {"loss": self.loss.compute()}
         if means["loss"] != means["loss"] and self.loss.empty:
             del means["loss"]  # nothing had a loss
-        return means | {name: mean.compute() for name, mean in sorted(self.scalars.items())}
+        names = sorted({name for names in dist.gathered([*self.scalars]) for name in names})
+        scalars = {name: self.scalars.get(name, Mean()).compute() for name in names}
+        return means | scalars
 
     def state_dict(self) -> dict[str, Any]:
         scalars = {name: mean.state_dict() for name, mean in self.scalars.items()}
@@ -158,6 +158,7 @@ class Metrics(Hook):
     """
 
     priority = Priority.MEASURE
+    alike = True
 
     def __init__(
         self,
@@ -185,13 +186,19 @@ class Metrics(Hook):
             if callable(persistent):
                 persistent(True)  # torchmetrics leaves what it counted out of its state
         self._updated = False
+        self._stages: Stages | None = None
         self.puts = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
 
     def attach(self, run: Run) -> None:
         """Move metrics that hold tensors to the device, and offer those on training data."""
+        self._stages, copies = run.engine.stages, run.engine.arrangement.copies
         for metric in [*self._train.values(), *self._val.values()]:
             if isinstance(metric, nn.Module):
                 metric.to(run.engine.device)
+            for one in _gathers(metric) if self._stages is not None else ():
+                one.process_group = copies
+                if copies is None:
+                    one.distributed_available_fn = _nobody_else
             probabilities = isinstance(run.engine.given_criterion, nn.BCELoss)
             if probabilities and isinstance(metric, Accuracy) and metric.threshold == 0.0:
                 raise ValueError(
@@ -217,7 +224,7 @@ class Metrics(Hook):
     def after_train_epoch(self, run: Run) -> None:
         """The values over the epoch."""
         for name, metric in self._train.items() if self._updated else ():
-            for key, value in _values(name, metric.compute()):
+            for key, value in _values(name, self._computed(metric)):
                 run.metrics[f"train/{key}"] = value
 
     def before_val(self, run: Run) -> None:
@@ -233,10 +240,19 @@ class Metrics(Hook):
     def after_val(self, run: Run) -> None:
         """The values over the loader."""
         for name, metric in self._val.items():
-            for key, value in _values(name, metric.compute()):
+            for key, value in _values(name, self._computed(metric)):
                 run.record(f"{run.val_name}/{key}", value)
 
+    def _computed(self, metric: Metric) -> Any:
+        """The value over all processes. Of a pipeline those that have outputs tell the others."""
+        if self._stages is None or not _gathers(metric):
+            return metric.compute()
+        value = metric.compute() if self._stages.has_last else None
+        return next((found for found in dist.gathered(value) if found is not None), None)
+
     def _update(self, metrics: dict[str, Metric], output: Output) -> None:
+        if output.weight == 0:  # a batch that only keeps other processes company
+            return
         outputs, targets = self._read(output)
         if isinstance(outputs, Tensor):
             outputs = outputs.detach()  # a metric that keeps it must not keep the graph
@@ -247,7 +263,7 @@ class Metrics(Hook):
         """For writers: the value over the epoch so far, where it is one number."""
         if not self._updated:
             return None
-        value = metric.compute()
+        value = self._computed(metric)
         several = isinstance(value, dict) or (isinstance(value, Tensor) and value.numel() != 1)
         return None if several else value
 
@@ -280,6 +296,7 @@ class LR(Hook):
     """
 
     priority = Priority.REPORT  # after hooks that set a rate of their own before a step
+    alike = True
     puts = ("lr",)
 
     def __init__(self) -> None:
@@ -319,6 +336,7 @@ class GradNorm(Hook):
     """``grad_norm``: the norm of all gradients before clipping."""
 
     priority = Priority.MEASURE
+    alike = True
     puts = ("grad_norm",)
 
     def before_update(self, run: Run) -> None:
@@ -329,8 +347,7 @@ class GradNorm(Hook):
 def total_grad_norm(run: Run) -> Tensor:
     """The 2-norm of the gradients that the optimizers will use, on the device."""
     groups = [group for one in run.engine.optimizers.values() for group in one.param_groups]
-    gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+    return run.engine.arrangement.total_norm(p for group in groups for p in group["params"])
 
 
 def _as_metric(metric: str | Metric) -> Metric:
@@ -342,6 +359,16 @@ def _as_metric(metric: str | Metric) -> Metric:
             f"{what} is no metric: expected a name or an object with reset/update/compute"
         )
     return metric
+
+
+def _gathers(metric: Metric) -> list[Any]:
+    """The torchmetrics in a metric, which gather what they counted by themselves."""
+    modules = metric.modules() if isinstance(metric, nn.Module) else ()
+    return [module for module in modules if hasattr(module, "distributed_available_fn")]
+
+
+def _nobody_else() -> bool:
+    return False
 
 
 def _default_name(metric: str | Metric) -> str:

@@ -2,12 +2,13 @@
 
 import sys
 from abc import abstractmethod
-from time import monotonic
 from typing import ClassVar
 
+from stoker import dist
 from stoker.every import Every
 from stoker.hooks.hook import Hook
-from stoker.run import Run, Wish
+from stoker.requests import Wish
+from stoker.run import Run
 
 
 class Periodic(Hook):
@@ -25,11 +26,11 @@ class Periodic(Hook):
         self._steps = int(self.every.count) if by_step and self.every else sys.maxsize
         self._by_clock = self.every is not None and self.every.unit == "min"
         self._acted_at = -1
-        self._acted_when = monotonic()
+        self._acted_when = dist.now()
 
     def before_train(self, run: Run) -> None:
         """Minutes count from here."""
-        self._acted_when = monotonic()
+        self._acted_when = dist.now()
 
     @abstractmethod
     def act(self, run: Run) -> None:
@@ -38,7 +39,7 @@ class Periodic(Hook):
     def act_once(self, run: Run) -> None:
         """Do it unless it was done at this step already."""
         if self._acted_at != run.step:
-            self._acted_at, self._acted_when = run.step, monotonic()
+            self._acted_at, self._acted_when = run.step, dist.now()
             self.act(run)
 
     def after_step(self, run: Run) -> None:
@@ -46,7 +47,7 @@ class Periodic(Hook):
         if run.step % self._steps == 0 or self._by_clock or run.wishes:
             every, wish = self.every, self.wish
             asked = wish is not None and run.asked(wish)
-            since = monotonic() - self._acted_when
+            since = dist.now() - self._acted_when
             if asked or (every and (every.at_step(run.step) or every.at_seconds(since))):
                 self.act_once(run)
 

@@ -24,6 +24,7 @@ class Progress(Hook):
     """
 
     priority = Priority.REPORT
+    alike = True
 
     def __init__(self, *, refresh: float = 0.25, lines: float = 30.0) -> None:
         self._refresh = refresh

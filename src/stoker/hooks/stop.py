@@ -29,6 +29,7 @@ class EarlyStopping(Hook):
     """
 
     priority = Priority.EVALUATE
+    alike = True
 
     def __init__(
         self,
@@ -62,23 +63,27 @@ class EarlyStopping(Hook):
         self._judge(run, self.monitor.fresh(run, at_epoch=True))
 
     def _judge(self, run: Run, value: float | None) -> None:
-        if value is None:
-            return
+        reason = self.judge(value) if value is not None else None
+        if reason is not None:
+            run.stop(reason)
+
+    def judge(self, value: float) -> str | None:
+        """Take in a result; why the run should end now, None while it should go on."""
         name = self.monitor.name
         if self.check_finite and not math.isfinite(value):
-            run.stop(f"early stopping: {name} is {value}")
-            return
+            return f"early stopping: {name} is {value}"
         improved = self.monitor.improves(value)
         if improved and (self.baseline is None or self.monitor.better(value, self.baseline)):
             self.waited = 0
-            return
+            return None
         self.waited += 1
-        if self.waited >= self.patience:
-            best = "none" if self.monitor.best is None else f"{self.monitor.best:.6g}"
-            run.stop(
-                f"early stopping: {name} has not improved in {self.waited} evaluations "
-                f"(now {value:.6g}, best {best})"
-            )
+        if self.waited < self.patience:
+            return None
+        best = "none" if self.monitor.best is None else f"{self.monitor.best:.6g}"
+        return (
+            f"early stopping: {name} has not improved in {self.waited} evaluations "
+            f"(now {value:.6g}, best {best})"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The best value and how long it has stood."""
@@ -102,6 +107,7 @@ class NaNGuard(Hook):
     """
 
     priority = Priority.ADJUST
+    alike = True
 
     def __init__(self, action: Literal["stop", "skip", "ignore"] = "stop") -> None:
         if action not in ("stop", "skip", "ignore"):
@@ -111,7 +117,8 @@ class NaNGuard(Hook):
 
     def before_update(self, run: Run) -> None:
         """Look, and act."""
-        loss_is_bad = run.loss is not None and not bool(isfinite(run.loss))
+        loss = run.loss if run.outputs else None  # none where other pipeline stages have it
+        loss_is_bad = loss is not None and not bool(isfinite(loss))
         bad = loss_is_bad or (
             run.engine.scaler is None and not bool(isfinite(total_grad_norm(run)))
         )
@@ -124,7 +131,7 @@ class NaNGuard(Hook):
             return
         run.skip_update(what)
         if self.action == "stop":
-            run.stop(what)
+            run.requests.grant_stop(what, 0)  # all have found it
         else:
             _log.warning(f"{what}: the update is left out")
 

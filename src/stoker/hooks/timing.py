@@ -29,6 +29,7 @@ class Timing(Hook):
     """
 
     priority = Priority.MEASURE
+    alike = True
     puts = ("time/step", "time/data")
 
     def __init__(self, *, ignore_steps: int = 0, log_epochs: bool = False) -> None:
@@ -107,6 +108,7 @@ class Throughput(Hook):
     """
 
     priority = Priority.MEASURE
+    alike = True
     puts = ("samples/s", "tokens/s")
 
     def __init__(self) -> None:
@@ -148,6 +150,7 @@ class Memory(Hook):
     """``memory/host`` and, on an accelerator, ``memory/device``: peaks in GiB, after each epoch."""
 
     priority = Priority.MEASURE
+    alike = True
     puts = ("memory/host", "memory/device")
 
     def after_epoch(self, run: Run) -> None:

@@ -49,6 +49,7 @@ class Profiler(Hook):
     """
 
     priority = Priority.MEASURE
+    alike = True
     writes = True
 
     def __init__(self, start: int = 10, steps: int = 5, path: str | Path | None = None) -> None:

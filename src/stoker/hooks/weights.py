@@ -1,12 +1,12 @@
 """Hooks about weights: averaging, keeping the best, freezing, saving, and the rate they move at."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from stoker import dist
@@ -18,6 +18,7 @@ from stoker.hooks.monitor import Mode, Monitor
 from stoker.hooks.periodic import Periodic
 from stoker.nn import LayerFreezer
 from stoker.run import Run
+from stoker.tree import local_part
 
 
 class EMA(Hook):
@@ -31,6 +32,8 @@ class EMA(Hook):
     """
 
     priority = 65  # after what judges and keeps a validation, before what saves
+    alike = True
+    of_model = True
 
     def __init__(
         self, decay: float = 0.999, *, validate: bool = True, use_at_end: bool = False
@@ -40,21 +43,22 @@ class EMA(Hook):
         self.decay = decay
         self.validate = validate
         self.use_at_end = use_at_end
-        self._average: list[Tensor] = []
+        self._average: dict[str, Tensor] = {}
         self._swapped = False
 
     def before_train(self, run: Run) -> None:
         """Start from the weights there are."""
         if not self._average:
-            self._average = [p.detach().clone() for p in run.engine.model.parameters()]
+            self._average = {n: p.detach().clone() for n, p in self._named(run)}
 
     @torch.no_grad()
     def after_step(self, run: Run) -> None:
         """Move the average towards the new weights."""
         if not run.updated:
             return
-        weights = [p.detach() for p in run.engine.model.parameters()]
-        torch._foreach_lerp_(self._average, weights, 1 - self.decay)
+        pairs = [(self._average[name], parameter.detach()) for name, parameter in self._named(run)]
+        averages, weights = ([*map(local_part, one)] for one in zip(*pairs, strict=True))
+        torch._foreach_lerp_(averages, weights, 1 - self.decay)
 
     def before_val(self, run: Run) -> None:
         """Put the average in place."""
@@ -75,23 +79,27 @@ class EMA(Hook):
         """Leave the average in the model, where asked; it then is the model."""
         if self.use_at_end and run.error is None and self._average:
             self._swap(run)
-            self._average, self._swapped = [], False
+            self._average, self._swapped = {}, False
 
     def state_dict(self) -> dict[str, Any]:
         """The average."""
-        return {"average": [average.clone() for average in self._average]}
+        return {"average": {name: average.clone() for name, average in self._average.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self._average = [average.clone() for average in state["average"]]
+        self._average = {name: average.clone() for name, average in state["average"].items()}
 
     @torch.no_grad()
     def _swap(self, run: Run) -> None:
-        for parameter, average in zip(run.engine.model.parameters(), self._average, strict=True):
+        for name, parameter in self._named(run):
+            average = self._average[name]
             kept = parameter.detach().clone()
             parameter.copy_(average)
             average.copy_(kept)
         self._swapped = not self._swapped
+
+    def _named(self, run: Run) -> Iterator[tuple[str, nn.Parameter]]:
+        return bare(run.engine.model).named_parameters()
 
 
 class KeepBest(Hook):
@@ -101,6 +109,8 @@ class KeepBest(Hook):
     """
 
     priority = Priority.EVALUATE
+    alike = True
+    of_model = True
 
     def __init__(self, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
         self.monitor = Monitor(monitor, mode)
@@ -160,6 +170,7 @@ class FreezeLayers(Hook):
     """
 
     priority = Priority.ADJUST
+    alike = True
 
     def __init__(
         self,
@@ -210,6 +221,7 @@ class SaveWeights(Periodic):
     """
 
     priority = Priority.SAVE
+    alike = True
     writes = True
     wish = "save"
 
@@ -242,13 +254,19 @@ class SaveWeights(Periodic):
     def act(self, run: Run) -> None:
         """Write the file."""
         path = self.path or (run.dir / "model.safetensors" if run.dir is not None else None)
-        if path is None or not dist.is_main():
+        if path is None:
             return
-        from safetensors.torch import save_model
+        weights = run.engine.weights()
+        if dist.is_main():
+            self._write(path, weights, run.step)
+        dist.wait()  # nobody goes on to read a file that is not there yet
+
+    def _write(self, path: Path, weights: dict[str, Tensor], step: int) -> None:
+        from safetensors.torch import save_file
 
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(path.name + ".partial")
-        save_model(bare(run.engine.model), str(aside), metadata={"step": str(run.step)})
+        save_file(weights, str(aside), metadata={"step": str(step)})
         with aside.open("rb") as file:
             os.fsync(file.fileno())
         aside.chmod(usual_mode())  # safetensors makes files that only their owner may read
@@ -259,6 +277,7 @@ class Plateau(Hook):
     """Lowers the learning rate when a result stops to improve, by torch's ReduceLROnPlateau."""
 
     priority = Priority.EVALUATE
+    alike = True
 
     def __init__(self, scheduler: ReduceLROnPlateau, monitor: str = "val/loss") -> None:
         if not isinstance(scheduler, ReduceLROnPlateau):

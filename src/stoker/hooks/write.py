@@ -30,6 +30,7 @@ class Write(Periodic):
     """
 
     priority = Priority.REPORT
+    alike = True
     writes = True
     wish = "log"
 
@@ -48,6 +49,7 @@ class Write(Periodic):
         self._cursor = Cursor()
         self._open: list[Writer] = []
         self._pace = Pace(0)
+        self._begun_at = 0
         self._dir: Path | None = None
         self._cut_at: dict[Writer, tuple[int, int]] = {}  # length and step to go back to
 
@@ -66,6 +68,7 @@ class Write(Periodic):
         """Times that are left are estimated from here on."""
         super().before_train(run)
         self._pace = Pace(run.step)
+        self._begun_at = run.step
 
     def after_val(self, run: Run) -> None:
         """Write the results of a validation."""
@@ -105,21 +108,23 @@ class Write(Periodic):
         return {
             "serial": self._cursor.serial,
             "step": self._cursor.gauge_step,
-            "lengths": [self._length(writer) for writer in self.writers],
+            "lengths": {
+                _key(writer): self._length(writer) for writer in self.writers if writer.file
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave; what was written since will be cut off."""
         self._cursor = Cursor(state["serial"], state["step"])
-        lengths = zip(self.writers, state["lengths"], strict=True)
-        self._cut_at = {writer: (length, state["step"]) for writer, length in lengths}
+        lengths = state["lengths"]
+        known = [writer for writer in self.writers if _key(writer) in lengths]
+        self._cut_at = {writer: (lengths[_key(writer)], state["step"]) for writer in known}
 
     def _length(self, writer: Writer) -> int:
         """How long the file of a writer is, or will be when it is cut."""
-        if writer in self._cut_at:
-            return self._cut_at[writer][0]
         path = self._path(writer)
-        return writer.length(path) if path is not None else 0
+        length = writer.length(path) if path is not None else 0
+        return min(length, self._cut_at[writer][0]) if writer in self._cut_at else length
 
     def _path(self, writer: Writer) -> Path | None:
         if writer.file is None or writer.path is not None:
@@ -132,11 +137,18 @@ class Write(Periodic):
             path.parent.mkdir(parents=True, exist_ok=True)
             if writer in self._cut_at:
                 writer.cut(path, *self._cut_at.pop(writer))
+            elif writer.path is None and self._begun_at and path.exists():
+                writer.cut(path, writer.length(path, self._begun_at), self._begun_at)
             writer.open(path)
         self._open.append(writer)
 
     def _has_no_place(self, writer: Writer, run: Run) -> bool:
         return writer.file is not None and writer.path is None and run.dir is None
+
+
+def _key(writer: Writer) -> str:
+    """What the length of a file is kept under: other writers may stand beside it next time."""
+    return str(writer.path or writer.file)
 
 
 class LogFile(Hook):
@@ -146,6 +158,7 @@ class LogFile(Hook):
     """
 
     priority = Priority.REPORT
+    alike = True
     writes = True
 
     def __init__(self) -> None:
