@@ -1,17 +1,18 @@
 """From a config to a trainer: the only place that assembles a run."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from stoker import dist
 from stoker import hooks as stock
 from stoker.config import Builder, Config, ConfigError, Lazy, RunConfig
 from stoker.config.run_section import batch_sizes, filled, read
 from stoker.config.signature import parameters, positional_names
-from stoker.data import Feed
+from stoker.data import Feed, Part
 from stoker.engine import Engine
 from stoker.errors import did_you_mean
 from stoker.events import History
@@ -68,7 +69,7 @@ class Job:
     @property
     def total_steps(self) -> int | None:
         """How many updates the whole run has, None where that is not known."""
-        return _horizon(self.run, self.train_loader)
+        return _horizon(self.run, self.train_loader, self.trainer.engine.part)
 
 
 def assemble(config: Config, *, training: bool = True) -> Job:
@@ -79,13 +80,14 @@ def assemble(config: Config, *, training: bool = True) -> Job:
     Raises:
         ConfigError: everything that is wrong with the config, before anything is built.
     """
+    dist.connect()
     tree = config.check()
     faults = _missing_parts(tree, training)
     run: RunConfig = read(tree["run"])
     try:
         with config.importable():
             run = _with_batch_sizes(run, tree, config)
-        layout = _layout(run)
+        layout = layout_of(run).filled(dist.world_size())
     except ValueError as error:
         faults.append(str(error))
     if faults:
@@ -119,7 +121,7 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
     optimizer = scheduler = None
     if training:
         optimizer = _optimizer(builder, tree["optimizer"], model)
-        horizon = _horizon(run, loaders.get("train_loader"))
+        horizon = _horizon(run, loaders.get("train_loader"), Part(0, layout.parts))
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, horizon)
     engine = Engine(
         model,
@@ -158,12 +160,17 @@ def _missing_parts(tree: Mapping[str, Any], training: bool) -> list[str]:
     run = tree["run"]
     if training and run["epochs"] is None and run["max_steps"] is None:
         faults.append("the run would never end: give run.epochs or run.max_steps")
+    faults += [
+        f"run.{key} is a number of seconds above 0, got {run[key]}"
+        for key in ("dead_after", "hung_after")
+        if run[key] is not None and run[key] <= 0
+    ]
     if not run["default_hooks"]:
         usual = filled({})
         faults += [
             f"run.{key} is about the default hooks, which run.default_hooks=false leaves out: put "
             f"hooks of your own into the config instead"
-            for key in ("log_every", "checkpoint")
+            for key in ("log_every", "checkpoint", "hung_after")
             if run[key] != usual[key]
         ]
     return faults
@@ -182,9 +189,9 @@ def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -
             f"train_loader.batch_size is {own}, but run.micro_batch is {run.micro_batch}: "
             "give one of them"
         )
-    processes = run.parallel.replicate * run.parallel.shard
+    parts = layout_of(run).filled(dist.world_size()).parts
     micro, accumulate, whole = batch_sizes(
-        run.micro_batch or own, run.accumulate, run.global_batch, processes
+        run.micro_batch or own, run.accumulate, run.global_batch, parts
     )
     if micro is not None and own is None and taken is not None and "batch_size" not in taken:
         raise ValueError(
@@ -194,14 +201,13 @@ def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -
     return replace(run, micro_batch=micro, accumulate=accumulate, global_batch=whole)
 
 
-def _layout(run: RunConfig) -> Layout:
-    split = run.parallel
-    if split.pipeline == 1 and (split.schedule is not None or split.microbatches is not None):
-        raise ValueError(
-            "run.parallel.schedule and microbatches are about a pipeline, but "
-            "run.parallel.pipeline is 1"
-        )
-    return Layout(split.replicate, split.shard, split.tensor, split.pipeline)
+def layout_of(run: RunConfig) -> Layout:
+    """How the config has the job split.
+
+    Raises:
+        ValueError: what it says does not go together.
+    """
+    return Layout(**{one.name: getattr(run.parallel, one.name) for one in fields(Layout)})
 
 
 def _set_up_torch(run: RunConfig) -> None:
@@ -256,23 +262,23 @@ def _one_scheduler(
     return builder.build(node, path, **supplied)
 
 
-def _horizon(run: RunConfig, loader: Iterable[Any] | None) -> int | None:
+def _horizon(run: RunConfig, loader: Iterable[Any] | None, part: Part) -> int | None:
     """The updates of the whole run, or its epochs where the scheduler moves once per epoch."""
     if run.lr_step == "epoch":
         return run.epochs
     if loader is None:
         return run.max_steps
-    feed = train_feed(run, loader)
+    feed = train_feed(run, loader, part)
     limits = [] if run.max_steps is None else [run.max_steps]
     if run.epochs is not None and feed.steps is not None:
         limits.append(run.epochs * feed.steps)
     return min(limits, default=None)
 
 
-def train_feed(run: RunConfig, loader: Iterable[Any]) -> Feed:
-    """The training data as a fit reads it."""
+def train_feed(run: RunConfig, loader: Iterable[Any], part: Part) -> Feed:
+    """The training data as a fit reads it, in a process that has this part of it."""
     limit = run.limit_train_batches if run.overfit_batches is None else run.overfit_batches
-    return Feed(loader, run.accumulate or 1, last_window=run.last_window, limit=limit)
+    return Feed(loader, run.accumulate or 1, last_window=run.last_window, limit=limit, part=part)
 
 
 def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -> list[Hook]:
@@ -287,5 +293,9 @@ def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -
         optional=True,
     )
     usual = stock.default(log_every=run.log_every, progress=run.progress, checkpoint=checkpoint)
+    if run.hung_after is not None and dist.world_size() > 1:
+        usual.append(stock.Heartbeat(run.hung_after))
+    if stock.in_ray_worker():
+        usual.append(stock.RayReport())
     own = [builder.build(node, f"hooks.{index}") for index, node in enumerate(nodes)]
     return [*(usual if run.default_hooks else []), *own, Provenance(config)]

@@ -4,7 +4,8 @@ Mistakes in arguments are plain `ValueError` and `TypeError`. Beside them:
 
     StokerError
     ├── NonFiniteError      a loss or gradient is NaN or infinite
-    └── CheckpointError     a checkpoint cannot be written or read
+    ├── CheckpointError     a checkpoint cannot be written or read
+    └── RankFailed          a process of a job that was launched has failed
 
     SystemExit
     └── Preempted           the run was asked to end by a signal, and has saved itself
@@ -24,6 +25,19 @@ class NonFiniteError(StokerError, ArithmeticError):
 
 class CheckpointError(StokerError):
     """A checkpoint cannot be written or read, or its folder belongs to another run."""
+
+
+class RankFailed(StokerError):  # noqa: N818
+    """A process of a job has failed, and the job was ended.
+
+    Args:
+        message: which one, and how.
+        code: the exit code of that process, as a shell has it.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Preempted(SystemExit):

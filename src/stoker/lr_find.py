@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from stoker import dist
 from stoker.data import Feed
 from stoker.hooks import Hook
 from stoker.run import Run
@@ -42,10 +43,12 @@ class _RaiseRate(Hook):
                 group["lr"] = rate
 
     def after_step(self, run: Run) -> None:
-        loss = run.loss
-        if loss is None:
+        loss = run.loss if run.outputs else None  # none where other pipeline stages have it
+        here = 0.0 if loss is None else float(sum(output.weight or 0 for output in run.outputs))
+        total, weight = dist.all_sum(here * float(loss or 0.0), here)
+        if not weight:
             return
-        self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * float(loss)
+        self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * (total / weight)
         smooth = self._mean / (1 - _SMOOTHING ** (len(self.losses) + 1))
         self.rates.append(self._low * self._growth ** len(self.rates))
         self.losses.append(smooth)

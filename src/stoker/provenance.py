@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from stoker import dist
 from stoker.checkpoint import Checkpoints
 from stoker.config import Config, RunConfig, load
+from stoker.config.text import plain, write
 from stoker.folder import RunFolder
 from stoker.hooks import Hook, Priority
 from stoker.log import get_logger
 from stoker.run import Run
+from stoker.saved import goes_on_with
 
 _log = get_logger()
 
@@ -33,11 +36,17 @@ class Provenance(Hook):
     """Writes the exact configuration and the environment of a run before it trains."""
 
     priority = Priority.MEASURE
+    alike = True
     writes = True
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        self._config, self._digest = config, ""
         self._made: list[Path] = []
+
+    def info(self) -> dict[str, Any]:
+        """The digest of the config, so that checkpoints of one config are known by it."""
+        self._digest = self._digest or digest_of(self._config)
+        return {"config": self._digest}
 
     def before_train(self, run: Run) -> None:
         """Write both files."""
@@ -75,27 +84,32 @@ def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path 
     """
     if run.dir is None:
         return None
+    return Path(dist.from_main(str(_folder(config, tree, run)) if dist.is_main() else ""))
+
+
+def _folder(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path:
+    assert run.dir is not None
     wanted = Path(run.dir) / (run.name or config.name)
-    if run.resume != "auto":
+    if run.resume in ("must", "never"):
         return wanted
-    old = [folder for folder in RunFolder(wanted).runs() if (folder / "checkpoints").is_dir()]
+    old = [*filter(goes_on_with(run.resume), RunFolder(wanted).runs())]
     for folder in reversed(old):
         changed = changes(folder / "config.yaml", tree)
         if not changed:
             return folder
+    free = RunFolder(wanted).first_free()
     if old:
-        free = RunFolder(wanted).first_free()
         _log.info(
             f"{old[-1]} was made with another config ({'; '.join(changed[:3])}), so this run goes "
             f"to {free}; run.resume=must would go on with {wanted}"
         )
-        return free
-    return wanted
+    return free
 
 
 _MAY_CHANGE = {
     *("run.epochs", "run.max_steps", "run.progress", "run.resume", "run.grace", "run.name"),
-    *("run.dir", "run.checkpoint", "run.threads", "run.log_every"),
+    *("run.dir", "run.checkpoint", "run.threads", "run.log_every", "run.parallel"),
+    *("run.dead_after", "run.hung_after"),
 }
 
 
@@ -119,6 +133,15 @@ def changes(saved: Path, tree: Mapping[str, Any]) -> list[str]:
         return [f"{path} was {one!r} and is {other!r}"]
 
     return differing(then, tree, "")
+
+
+def digest_of(config: Config) -> str:
+    """16 digits that stand for a config, but for what may change within a run."""
+    tree = config.resolved()
+    for path in _MAY_CHANGE:
+        tree["run"].pop(path.removeprefix("run."), None)
+    text = json.dumps(plain(write(tree)), sort_keys=True, default=str)
+    return str(xxhash.xxh3_64_hexdigest(text.encode()))
 
 
 def environment() -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_all_faults_are_told_at_once_with_their_lines_and_nothing_is_built(folde
         "bad.yaml:8: 'hook' is no part of a config; did you mean 'hooks'",
         "bad.yaml:10: 'run.epochs' is 2.5, expected int or None",
         "bad.yaml:11: 'run' has no field 'max_epochs': here it is 'run.epochs'",
-        "bad.yaml:12: 'run.parallel' has no field 'shrad'; did you mean 'shard'?",
+        "bad.yaml:12: 'run.parallel' has no field 'shrad'; did you mean 'shard' or 'reshard'?",
     ):
         assert expected in found
     assert len(found.splitlines()) == 9

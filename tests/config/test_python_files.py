@@ -230,3 +230,14 @@ def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path):
     write(tmp_path, "train.yaml", "run: {}\n")
     with pytest.raises(ConfigError, match=r"there is no config .*; did you mean 'train\.yaml'\?"):
         load(tmp_path / "trian.yaml")
+
+
+def test_the_items_of_a_section_are_attributes_too():
+    tree = Config({"run": {"checkpoint": {"keep": 2}}, "args": 3}).tree
+    tree.run.checkpoint.keep = 5
+    assert tree["run"]["checkpoint"]["keep"] == 5
+    assert tree.args == 3
+    del tree.run.checkpoint.keep
+    assert tree.run.checkpoint == {}
+    with pytest.raises(AttributeError, match="did you mean 'checkpoint'"):
+        tree.run.chekpoint

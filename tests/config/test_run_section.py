@@ -77,6 +77,8 @@ FIELDS = {
     "overfit_batches": 1,
     "resume": "must",
     "grace": -1,
+    "dead_after": 0,
+    "hung_after": -1,
 }
 CHECKPOINT = {
     "every": "4st",
@@ -91,8 +93,17 @@ PARALLEL = {
     "shard": 2,
     "tensor": 2,
     "pipeline": 2,
-    "schedule": "1f1b",
+    "blocks": "net.*",
+    "reshard": "false",
+    "offload": "true",
+    "dtype": "bf16",
+    "plan": "{a: col}",
+    "sequence": "[a, b]",
+    "split": "[b]",
+    "virtual": 2,
+    "schedule": "gpipe",
     "microbatches": 4,
+    "unused": "true",
 }
 BESIDE = {"last_window": ["run.accumulate=2"], "micro_batch": ["~train_loader.batch_size"]}
 
@@ -179,6 +190,8 @@ def test_the_defaults_of_run_are_these_t05():
         "default_hooks": True,
         "resume": "auto",
         "grace": 30.0,
+        "dead_after": 10.0,
+        "hung_after": 1800.0,
         "limit_train_batches": None,
         "limit_val_batches": None,
         "overfit_batches": None,
@@ -191,12 +204,21 @@ def test_the_defaults_of_run_are_these_t05():
             "mode": None,
         },
         "parallel": {
-            "replicate": 1,
+            "replicate": -1,
             "shard": 1,
             "tensor": 1,
             "pipeline": 1,
-            "schedule": None,
+            "blocks": None,
+            "reshard": True,
+            "offload": False,
+            "dtype": None,
+            "plan": "auto",
+            "sequence": None,
+            "split": None,
+            "schedule": "1f1b",
             "microbatches": None,
+            "virtual": None,
+            "unused": False,
         },
     }
 

@@ -78,7 +78,7 @@ def _goes_into(old: Section, new: Section) -> bool:
 def read_python(path: Path) -> Section:
     """The tree of a Python file: its public names that are nodes or plain data."""
     path = path.resolve()
-    module = _executed(path)
+    module = executed(path)
     lines = _assignments(path)
     meant = {
         name: value
@@ -101,7 +101,7 @@ def _give_places(value: Any, place: str) -> None:
         _give_places(item, value.where if isinstance(value, Section) else place)
 
 
-def _executed(path: Path) -> ModuleType:
+def executed(path: Path) -> ModuleType:
     """The module of a config file, run once, with its folder to import from.
 
     The folders above it are packages to it, so that ``from .base import model`` and

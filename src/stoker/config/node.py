@@ -3,15 +3,20 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from stoker.config.names import name_of
+from stoker.errors import did_you_mean
 
 
 class Section(dict[str, Any]):
-    """A mapping of a config that remembers where each of its values was written."""
+    """A mapping of a config that remembers where each of its values was written.
+
+    Its items are attributes, too: ``section.width = 128``.
+    """
 
     __slots__ = ("origins", "where")
+    _own: ClassVar[tuple[str, ...]] = __slots__
 
     def __init__(self, values: Mapping[str, Any] | None = None, where: str = "") -> None:
         super().__init__(values or {})
@@ -21,6 +26,30 @@ class Section(dict[str, Any]):
     def origin(self, key: str) -> str:
         """Where the value of ``key`` was written: its own place, or that of the whole."""
         return self.origins.get(key) or self.where
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name in self._own or name.startswith("__"):
+            raise AttributeError(name)  # Python's own questions, also while it copies the node
+        raise AttributeError(self._lacks(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._own:
+            object.__setattr__(self, name, value)
+        else:
+            self[name] = value
+            self.origins[name] = _caller(1)
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self:
+            raise AttributeError(self._lacks(name))
+        del self[name]
+
+    def _lacks(self, name: str) -> str:
+        return (
+            f"the section of {self.where or 'a config'} has no {name!r}{did_you_mean(name, self)}"
+        )
 
 
 class Lazy(Section):
@@ -40,6 +69,7 @@ class Lazy(Section):
     """
 
     __slots__ = ("args", "made_by", "target")
+    _own = ("args", "made_by", "origins", "target", "where")
 
     def __init__(
         self,
@@ -55,24 +85,8 @@ class Lazy(Section):
         self.made_by = None if isinstance(target, str) else target
         self.args = list(args)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        if name in _OWN or name.startswith("__"):
-            raise AttributeError(name)  # Python's own questions, also while it copies the node
-        raise AttributeError(f"{self!r} has no argument {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            self[name] = value
-            self.origins[name] = _caller(1)
-
-    def __delattr__(self, name: str) -> None:
-        if name not in self:
-            raise AttributeError(f"{self!r} has no argument {name!r}")
-        del self[name]
+    def _lacks(self, name: str) -> str:
+        return f"{self!r} has no argument {name!r}"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Lazy):
@@ -88,9 +102,6 @@ class Lazy(Section):
         given = [repr(value) for value in self.args]
         given += [f"{key}={value!r}" for key, value in self.items()]
         return f"L({self.target})({', '.join(given)})"
-
-
-_OWN = ("args", "made_by", "origins", "target", "where")
 
 
 class L:

@@ -21,12 +21,21 @@ def _is(default: Any, help: str) -> Any:
 class Parallel:
     """How the job is split over processes."""
 
-    replicate: int = _is(1, "copies of the model, each with its share of every batch")
+    replicate: int = _is(-1, "copies of the model, each with its share of every batch; -1: fill")
     shard: int = _is(1, "ways in which parameters and optimizer state are sharded")
     tensor: int = _is(1, "ways in which single layers are split")
     pipeline: int = _is(1, "stages that the model is cut into")
-    schedule: str | None = _is(None, "the order of micro-batches in a pipeline")
-    microbatches: int | None = _is(None, "micro-batches in a pipeline")
+    blocks: str | None = _is(None, "shards: modules gathered one at a time, such as blocks.*")
+    reshard: bool = _is(True, "shards: gather again for the backward pass, which saves memory")
+    offload: bool = _is(False, "shards: keep them in the memory of the CPU")
+    dtype: Literal["bf16", "fp16", "fp32"] | None = _is(None, "shards: gather and compute in it")
+    plan: str | dict[str, str] = _is("auto", "tensor: a word for each layer by its name, or auto")  # noqa: RUF009
+    sequence: list[str] | None = _is(None, "pipeline: the parts of the model in their order")  # noqa: RUF009
+    split: list[str] | None = _is(None, "pipeline: the first part of each stage but the first")  # noqa: RUF009
+    schedule: str = _is("1f1b", "pipeline: gpipe, 1f1b, interleaved or zero-bubble")
+    microbatches: int | None = _is(None, "pipeline: micro-batches that a batch is cut into")
+    virtual: int | None = _is(None, "pipeline: stages in each process")
+    unused: bool = _is(False, "copies: allow parameters that take no part in a step")
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class RunConfig:
     progress: bool = _is(True, "a bar, or plain lines where there is no terminal")
     resume: str = _is("auto", "auto, must, never, or a checkpoint to go on from")
     grace: float = _is(30.0, "seconds to save and leave in after SIGTERM")
+    dead_after: float = _is(10.0, "seconds in which the job ends after the death of a process")
+    hung_after: float | None = _is(1800.0, "seconds without progress that end one of several")
     default_hooks: bool = _is(True, "hooks.default() beside the hooks of the config")
     limit_train_batches: int | float | None = _is(None, "so many batches of an epoch, or a share")
     limit_val_batches: int | float | None = _is(None, "the same for validation")

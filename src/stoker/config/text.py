@@ -47,6 +47,9 @@ class Named:
 class ConfigError(ValueError):
     """A config that cannot be read, or has faults: each with its place, a line each."""
 
+    exit_code = 2
+    """How a process ends that was given one; its faults are said without a traceback."""
+
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults

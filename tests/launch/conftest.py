@@ -1,0 +1,64 @@
+"""A training in several processes, what it comes to when nothing happens, and clusters."""
+
+import os
+import sys
+from contextlib import chdir
+
+import pytest
+
+from launch.training import CONFIG, LOCAL, arrange, result
+from stoker.cli import main
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory) -> dict:
+    """What two local processes come to that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with chdir(folder):
+        assert main(["train", str(CONFIG), *LOCAL]) == 0
+    return result(folder / "runs" / "frail")
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, capfd):
+    """Trains in processes of their own; the exit code, and what was complained about."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(*argv, faults=()) -> tuple[int, str]:
+        arrange(tmp_path, *faults)
+        capfd.readouterr()
+        code = main(["train", str(CONFIG), *map(str, argv)])
+        return code, capfd.readouterr().err
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def ray():
+    """One instance for all tests, on this machine, however busy it is."""
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """One session for all tests, on this machine."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,0 +1,260 @@
+"""Processes on this machine: they start, and none outlives another's death."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launch import jobs
+from stoker import Preempted, RankFailed, launch
+
+PATIENCE = 180.0
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def alive(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("pid-*") if is_alive(path.read_text())]
+
+
+def wait_until_all_have_ended(folder: Path) -> None:
+    """A cluster ends its processes soon after a job."""
+    deadline = time.monotonic() + PATIENCE
+    while alive(folder):
+        assert time.monotonic() < deadline, f"left behind: {alive(folder)}"
+        time.sleep(0.05)
+
+
+def wait_for_work(folder: Path, *ranks: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not all((folder / f"at-work-{rank}").exists() for rank in ranks):
+        assert time.monotonic() < deadline, "the job did not come to work"
+        time.sleep(0.02)
+
+
+class Launcher:
+    """A launcher in a process of its own, as a person would start it."""
+
+    def __init__(self, folder: Path, job: str, **options) -> None:
+        self.folder = folder
+        options = {"nproc": 2, "dead_after": 4.0, **options}
+        self.process = subprocess.Popen(
+            [sys.executable, jobs.__file__, str(folder), job, json.dumps(options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def signal(self, number: int) -> float:
+        wait_for_work(self.folder, 0, 1)
+        self.process.send_signal(number)
+        return time.monotonic()
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=PATIENCE)
+        assert alive(self.folder) == []
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    started = []
+
+    def launcher(job: str, **options) -> Launcher:
+        started.append(Launcher(tmp_path, job, **options))
+        return started[-1]
+
+    yield launcher
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+class Killer(threading.Thread):
+    """Kills a rank from outside, once it is at work."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.rank, self.when = folder, rank, 0.0
+        self.start()
+
+    def run(self) -> None:
+        wait_for_work(self.folder, self.rank)
+        self.when = time.monotonic()
+        os.kill(int((self.folder / f"pid-{self.rank}").read_text()), signal.SIGKILL)
+
+
+def failure_of(folder: Path, job, *args, **options) -> RankFailed:
+    """The error that a job ends with; no process of it is left."""
+    with pytest.raises(RankFailed) as caught:
+        launch.run(job, str(folder), *args, **{"nproc": 2, "dead_after": 4.0, **options})
+    assert alive(folder) == []
+    return caught.value
+
+
+def test_every_process_knows_its_place_and_may_speak(tmp_path, capfd):
+    found = launch.run(jobs.meet, str(tmp_path), nproc=2)
+    assert found["sum"] == 3.0
+    assert found["ranks"] == [
+        {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        for rank in (0, 1)
+    ]
+    assert sorted(capfd.readouterr().err.splitlines()) == ["rank 0 speaks", "rank 1 speaks"]
+
+
+def test_what_rank_0_returns_comes_back():
+    threads = int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
+    assert launch.run(jobs.with_arguments, "", "a", 2) == ["a", 2, 1, threads]
+
+
+def test_a_function_within_a_function_is_sent_by_cloudpickle():
+    text = "sent"
+    assert launch.run(lambda: text) == "sent"
+
+
+def test_what_cannot_be_sent_is_refused_in_words(monkeypatch):
+    def inner():
+        pass
+
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ValueError, match="inner cannot be sent to another process .* at the top"):
+        launch.run(inner)
+
+
+def test_a_generator_among_the_arguments_is_refused_in_words():
+    with pytest.raises(ValueError, match="give it plain values"):
+        launch.run(print, (x for x in "ab"))
+
+
+def test_what_cannot_be_sent_back_is_an_error_in_words(capfd):
+    with pytest.raises(RankFailed, match="rank 0 failed with TypeError"):
+        launch.run(lambda: (x for x in "ab"))
+    assert "the function returned a generator, which cannot be sent back" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nproc": 0}, "nproc is a whole number from 1, got 0"),
+        ({"on": "rai"}, "did you mean 'ray'"),
+        ({"workers": 2}, "workers is about a cluster"),
+        ({"address": "x"}, "address is about a cluster"),
+        ({"storage": "x"}, "storage is about a cluster"),
+        ({"on": "ray", "nproc": 2}, "on ray give workers=2"),
+        ({"on": "ray", "workers": 0}, "workers is a whole number from 1, got 0"),
+        ({"on": "spark", "storage": "x"}, "storage is about Ray"),
+        ({"max_restarts": -1}, "max_restarts is a whole number from 0, got -1"),
+        ({"dead_after": 0}, "dead_after is a number of seconds above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_process_starts(options, words):
+    with pytest.raises(ValueError, match=words):
+        launch.run(print, **options)
+
+
+@pytest.mark.parametrize("job", [jobs.one_raises, jobs.one_raises_while_another_sleeps])
+def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job):
+    failure = failure_of(tmp_path, job)
+    assert str(failure) == "rank 1 failed with ValueError; the other ranks were ended"
+    assert failure.code == 1
+    err = capfd.readouterr().err
+    lines = err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert f"in {job.__name__}" in lines[1]
+    assert lines[-1] == "ValueError: there is no such thing"
+    assert len(lines) == 4
+    assert "elastic" not in err
+
+
+@pytest.mark.parametrize("job", [jobs.in_forward, jobs.in_all_reduce])
+def test_a_rank_that_is_killed_ends_the_job_in_time(tmp_path, capfd, job):
+    killer = Killer(tmp_path, 1)
+    failure = failure_of(tmp_path, job)
+    assert time.monotonic() - killer.when < 4.0
+    assert str(failure) == "rank 1 was killed by SIGKILL; the other ranks were ended"
+    assert failure.code == 128 + signal.SIGKILL
+    assert capfd.readouterr().err == ""
+
+
+def test_an_exit_code_is_passed_on(tmp_path, capfd):
+    failure = failure_of(tmp_path, jobs.one_leaves, 7)
+    assert str(failure) == "rank 1 left with exit code 7; the other ranks were ended"
+    assert failure.code == 7
+    assert capfd.readouterr().err == ""
+
+
+def test_bad_input_is_said_once_without_a_traceback_and_never_tried_again(tmp_path, capfd):
+    assert failure_of(tmp_path, jobs.all_refuse, max_restarts=3).code == 2
+    assert capfd.readouterr().err == "the config has no 'model'\n"
+    assert (tmp_path / "attempts-0").read_text() == "1"
+
+
+def test_what_a_rank_has_started_ends_with_it(tmp_path):
+    Killer(tmp_path, 1)
+    failure_of(tmp_path, jobs.with_a_helper)
+    assert len(list(tmp_path.glob("pid-helper-*"))) == 2
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(launcher, tmp_path):
+    launcher("with_a_helper").signal(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while alive(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive(tmp_path) == []
+
+
+def test_ctrl_c_ends_a_function_that_does_not_mind_it(launcher):
+    job = launcher("works")
+    job.signal(signal.SIGINT)
+    code, _, err = job.ended()
+    assert code == -signal.SIGINT
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_a_second_ctrl_c_ends_all_at_once(launcher):
+    job = launcher("never_stops")
+    job.signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    since = job.signal(signal.SIGINT)
+    assert job.ended()[0] == -signal.SIGINT
+    assert time.monotonic() - since < 15  # the launcher has torch to unload, on a busy machine
+
+
+def test_sigterm_to_one_rank_lets_all_save_and_leave(tmp_path):
+    def signal_one() -> None:
+        wait_for_work(tmp_path, 0, 1)
+        os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
+
+    threading.Thread(target=signal_one, daemon=True).start()
+    with pytest.raises(Preempted):
+        launch.run(jobs.saves_and_leaves, str(tmp_path), nproc=2, max_restarts=2)
+    assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-0", "saved-1"}
+
+
+def test_ranks_that_do_not_leave_in_the_grace_time_are_ended(launcher):
+    job = launcher("never_stops", grace=0.5, dead_after=0.5)
+    since = job.signal(signal.SIGTERM)
+    assert job.ended()[0] == 143
+    assert 0.9 < time.monotonic() - since < 15
+
+
+def test_a_job_that_failed_is_started_again_and_says_so(tmp_path, capfd):
+    options = {"nproc": 2, "dead_after": 4.0, "max_restarts": 2}
+    assert launch.run(jobs.second_attempt_succeeds, str(tmp_path), **options) == 4
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "rank 1 failed with ValueError; the other ranks were ended; starting again (restart 1 of 2)"
+    )

@@ -1,0 +1,94 @@
+"""Jobs on Spark: they run, are started again, and end with a clear error."""
+
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from launch import jobs
+from launch.test_local import wait_until_all_have_ended
+from launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
+from stoker import RankFailed, launch
+from stoker.launch.rank import Report, report_of
+from stoker.launch.spark import _Reports, tell
+
+SPARK = ("--on", "spark", "--workers", "2")
+
+
+@pytest.mark.usefixtures("spark")
+def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, undisturbed, tmp_path):
+    """The first command uses its restarts up, the second one goes on from where it came."""
+    code, err = train(*SPARK, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
+    assert code == 1
+    assert "rank 1 died; starting again (restart 1 of 1)\n" in err
+    assert err.count("ValueError: no such thing as this step") == 1
+    assert err.splitlines()[-1] == (
+        "stoker: rank 1 failed with ValueError; 1 of 1 restarts are used up"
+    )
+    code, err = train(*SPARK, "--max-restarts", 2, faults=[IN_ALL_REDUCE, IN_A_SAVE])
+    assert code == 0, err
+    assert [line for line in err.splitlines() if "starting again" in line] == [
+        "rank 1 died; starting again (restart 1 of 2)",
+        "rank 0 died; starting again (restart 2 of 2)",
+    ]
+    assert result(tmp_path / "runs" / "frail") == undisturbed
+    wait_until_all_have_ended(tmp_path)
+
+
+@pytest.mark.usefixtures("spark")
+def test_bad_input_is_said_once_and_not_tried_again(tmp_path, capfd):
+    with pytest.raises(RankFailed) as caught:
+        launch.run(jobs.all_refuse, str(tmp_path), on="spark", workers=1, max_restarts=1)
+    assert str(caught.value) == "rank 0 failed with Refused"
+    assert caught.value.code == 2
+    assert capfd.readouterr().err.count("the config has no 'model'\n") == 1
+    wait_until_all_have_ended(tmp_path)
+
+
+def report(when: float, error: Exception) -> Report:
+    return replace(report_of(error), when=when)
+
+
+def lost() -> Exception:
+    """What a process raises that another one has left alone, in a hook."""
+    error = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
+    error.add_note("raised by hook 'Agreement' in after_step, at step 3")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({1: report(2.0, ValueError())}, "rank 1 failed with ValueError"),
+        ({0: report(3.0, KeyError()), 1: report(2.0, ValueError())}, "rank 1 failed with ValueErr"),
+        ({0: report(1.0, lost())}, "rank 1 died"),
+        ({0: report(1.0, lost()), 1: report(2.0, ValueError())}, "rank 1 failed with ValueError"),
+        ({}, "rank 0 died"),
+    ],
+)
+def test_the_first_failure_is_told_from_those_that_follow(told, words, monkeypatch):
+    with _Reports() as reports:
+        for rank, failure in told.items():
+            monkeypatch.setenv("RANK", str(rank))
+            tell(failure, ("127.0.0.1", reports.port), reports.key)
+        deadline = time.monotonic() + 10
+        while len(reports._found) < len(told) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert reports.told(2)[0].startswith(words)
+
+
+def test_without_pyspark_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.delitem(sys.modules, "pyspark.ml.torch.distributor", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'stoker\[spark\]'"):
+        launch.run(print, on="spark", workers=2)
+
+
+def test_without_java_the_message_says_what_is_missing(monkeypatch):
+    from stoker.launch import spark
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ImportError, match="Spark needs a Java runtime, 17 or newer"):
+        spark._find_java()
