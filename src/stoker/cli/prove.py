@@ -19,14 +19,21 @@ def prove(options: argparse.Namespace) -> int:
         check_kinds(kinds)
     except ValueError as error:
         raise ConfigError(f"--at: {error}") from error
-    if options.kills < 1:
-        raise ConfigError(f"--kills is a whole number from 1, got {options.kills}")
+    for name in ("kills", "nproc"):
+        if (count := getattr(options, name)) < 1:
+            raise ConfigError(f"--{name} is a whole number from 1, got {count}")
     with working_folder(keep=options.keep) as folder:
         if options.keep:
             print(f"runs, records and logs stay in {folder}", flush=True)
         try:
             verdict = proved(
-                config, folder, kills=options.kills, at=kinds, seed=options.seed, say=_say
+                config,
+                folder,
+                kills=options.kills,
+                at=kinds,
+                seed=options.seed,
+                nproc=options.nproc,
+                say=_say,
             )
         except ConfigError:
             raise

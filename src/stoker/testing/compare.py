@@ -1,10 +1,12 @@
 """Where two trainings part: the first difference, in the order of cause."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.events.jsonl import read_json_lines
-from stoker.testing.record import OF_HOOK, Records, Row, is_measured
+from stoker.testing.record import OF_HOOK, Place, Records, Row, is_measured
 
 
 @dataclass(frozen=True)
@@ -32,35 +34,74 @@ class Difference:
         return f"{self.what}: {self.found} instead of {self.wanted}"
 
 
-def first_difference(reference: Records, other: Records) -> Difference | None:
-    """None if both are the same, bit for bit."""
-    return (
-        _in_steps(reference, other) or _in_files(reference, other) or _in_the_end(reference, other)
-    )
+class _When(NamedTuple):
+    """How early a difference is: causes come before what follows from them."""
+
+    place: Place
+    part: int
+    unexplained: bool = True
+    rank: int = 0
 
 
-def _in_steps(reference: Records, other: Records) -> Difference | None:
+def first_difference(references: Sequence[Records], others: Sequence[Records]) -> Difference | None:
+    """None if both are the same, bit for bit.
+
+    Args:
+        references: what the reference did in each process.
+        others: what the killed training did.
+    """
+    pairs = list(zip(references, others, strict=True))
+    found = [
+        (when._replace(rank=rank), difference)
+        for rank, pair in enumerate(pairs)
+        if (one := _in_steps(*pair)) is not None
+        for when, difference in [one]
+    ]
+    if found:
+        when, difference = min(found, key=lambda one: one[0])
+        if when.unexplained:
+            difference = replace(difference, suspects=_suspects_of_all(pairs, when.place))
+        return _said_of(when.rank, difference, len(pairs))
+    if (in_files := _in_files(references[0], others[0])) is not None:
+        return in_files
+    for rank, pair in enumerate(pairs):
+        if (at_end := _in_the_end(*pair)) is not None:
+            return _said_of(rank, at_end, len(pairs))
+    return None
+
+
+def _said_of(rank: int, difference: Difference, processes: int) -> Difference:
+    whose = f"rank {rank}: " if processes > 1 else ""
+    return replace(difference, what=whose + difference.what)
+
+
+def _in_steps(reference: Records, other: Records) -> tuple[_When, Difference] | None:
     for place in sorted(reference.steps.keys() | other.steps.keys()):
         one, two = reference.steps.get(place), other.steps.get(place)
         if one is None or two is None:
             what = f"step {place.step}, after {place.samples} samples"
             which = "killed training" if one is None else "reference"
-            return Difference(f"{what}: only the {which} has made it")
+            return _When(place, -1), Difference(f"{what}: only the {which} has made it")
         if (found := _in_parts(reference, one, two, f"step {place.step}")) is not None:
-            what, wanted, had = found
-            return Difference(what, wanted, had, two.attempt, _suspects(reference, other, two))
+            number, what, wanted, had = found
+            suspects = _suspects(reference, other, two)
+            when = _When(place, number, not suspects)
+            return when, Difference(what, wanted, had, two.attempt, suspects)
     return None
 
 
-def _in_parts(reference: Records, one: Row, two: Row, when: str) -> tuple[str, str, str] | None:
-    for part in dict.fromkeys((*one.parts, *two.parts)):
+def _in_parts(
+    reference: Records, one: Row, two: Row, when: str
+) -> tuple[int, str, str, str] | None:
+    """The number of the first part that differs, what it is, and how both have it."""
+    for number, part in enumerate(dict.fromkeys((*one.parts, *two.parts))):
         wanted, found = one.parts.get(part, {}), two.parts.get(part, {})
         keys = [k for k in dict.fromkeys((*wanted, *found)) if wanted.get(k) != found.get(k)]
         if keys:
             key = keys[0]
             named = _batch(reference, one, two) if part == "batch" else _words(part, key, when)
             values = wanted.get(key, "nothing"), found.get(key, "nothing")
-            return (named, *values)
+            return (number, named, *values)
     return None
 
 
@@ -101,6 +142,16 @@ def _suspects(reference: Records, other: Records, until: Row) -> tuple[str, ...]
     return ()
 
 
+def _suspects_of_all(pairs: Sequence[tuple[Records, Records]], place: Place) -> tuple[str, ...]:
+    """Those of each process, where the one that differs first has none."""
+    found: list[str] = []
+    for rank, (reference, other) in enumerate(pairs):
+        until = [row for one, row in other.steps.items() if one.step == place.step]
+        for row in until[-1:]:
+            found += [f"rank {rank}: {name}" for name in _suspects(reference, other, row)]
+    return tuple(found)
+
+
 def _in_files(reference: Records, other: Records) -> Difference | None:
     for fit, folder in reference.folders.items():
         if fit not in other.folders:
@@ -130,13 +181,13 @@ def _in_the_end(reference: Records, other: Records) -> Difference | None:
         if two is None:
             return Difference("the end of the training: only the reference came to it")
         if (found := _in_parts(reference, one, two, "the end")) is not None:
-            return Difference(*found, attempt=two.attempt)
+            return Difference(*found[1:], attempt=two.attempt)
     return None
 
 
-def compared(reference: Records) -> dict[str, int]:
-    """How much of each part there was to compare."""
-    rows = [*reference.steps.values(), *reference.ends.values()]
+def compared(references: Sequence[Records]) -> dict[str, int]:
+    """How much of each part there was to compare, in all processes."""
+    rows = [row for one in references for row in (*one.steps.values(), *one.ends.values())]
     counts: dict[str, int] = {}
     for row in rows:
         for part, values in row.parts.items():
@@ -144,7 +195,7 @@ def compared(reference: Records) -> dict[str, int]:
             counts[name] = counts.get(name, 0) + len(values)
     lines = [
         _lines(f / "metrics.jsonl")
-        for f in reference.folders.values()
+        for f in references[0].folders.values()
         if (f / "metrics.jsonl").exists()
     ]
     return {name: count for name, count in counts.items() if count} | {

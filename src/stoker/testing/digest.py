@@ -9,6 +9,8 @@ import torch
 import xxhash
 from torch import Tensor
 
+from stoker.tree import local_part
+
 _SCALARS = (bool, int, float, str, type(None))
 _DEEPEST = 20
 """Objects may hold each other in a circle."""
@@ -18,7 +20,11 @@ _LONGEST = 60
 
 
 def mark(value: Any) -> str:
-    """A scalar as people read it, anything else as ``#`` and a digest of its bits."""
+    """A scalar as people read it, anything else as ``#`` and a digest of its bits.
+
+    Of a tensor that several processes share, the part of this one.
+    """
+    value = local_part(value)
     if type(value) in _SCALARS and len(text := repr(value)) <= _LONGEST:
         return text
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
@@ -64,6 +70,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _pieces(value: Any, depth: int = _DEEPEST) -> Iterator[bytes | memoryview]:
+    value = local_part(value)
     yield type(value).__name__.encode()
     if isinstance(value, Tensor):
         yield f"{value.dtype}{list(value.shape)}".encode()

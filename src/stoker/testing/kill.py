@@ -26,6 +26,9 @@ _POINTS = {
 }
 """The points of each kind; those of a save are the ones of `stoker.checkpoint.points`."""
 
+_SAVE_OF_OTHERS = ("partial-made", "file-written:1", "file-synced:1", "file-synced:2")
+"""What ranks from 1 on do of a save; rank 0 makes a checkpoint of their files."""
+
 _KILL_AT = "STOKER_KILL_AT"
 
 
@@ -36,6 +39,7 @@ class Kill:
     place: Place
     kind: str
     point: str
+    rank: int = 0
 
     def __str__(self) -> str:
         """In words."""
@@ -62,9 +66,16 @@ def check_kinds(kinds: Sequence[str]) -> None:
         raise ValueError(f"there is no moment to be killed at: give some of {KINDS}")
 
 
-def plan(reference: Records, count: int, kinds: Sequence[str], seed: int) -> list[Kill]:
-    """So many moments, spread over what the reference did; the same for the same seed."""
-    steps, evals = sorted(reference.steps), sorted(reference.evals)
+def plan(references: Sequence[Records], count: int, kinds: Sequence[str], seed: int) -> list[Kill]:
+    """So many moments, spread over what the reference did; the same for the same seed.
+
+    Args:
+        references: what it did in each process.
+        count: how many moments.
+        kinds: of which kinds, by turns.
+        seed: of what is drawn.
+    """
+    steps, evals = sorted(references[0].steps), sorted(references[0].evals)
     possible = [kind for kind in kinds if kind != "eval" or evals]
     if not steps or not possible:
         return []
@@ -76,8 +87,17 @@ def plan(reference: Records, count: int, kinds: Sequence[str], seed: int) -> lis
         kind = possible[number % len(possible)]
         if kind == "eval":
             place = next((one for one in evals if one >= place), evals[-1])
-        kills.append(Kill(place, kind, draw.choice(_POINTS[kind])))
+        rank = draw.randrange(len(references)) if len(references) > 1 else 0
+        point = draw.choice(_points(kind, rank, references[rank]))
+        kills.append(Kill(place, kind, point, rank))
     return sorted(kills, key=lambda kill: kill.place)
+
+
+def _points(kind: str, rank: int, reference: Records) -> Sequence[str]:
+    """Those that a process comes to."""
+    if kind == "save" and rank > 0:
+        return _SAVE_OF_OTHERS
+    return [p for p in _POINTS[kind] if p != "after_forward" or reference.has_losses]
 
 
 class Doomed(Recorder):

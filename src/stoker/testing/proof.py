@@ -27,7 +27,12 @@ _PATIENCE = 10
 
 
 def assert_resumes_exactly(
-    make: Training, *, kills: int = 5, at: Sequence[str] = KINDS, seed: int = 0
+    make: Training,
+    *,
+    kills: int = 5,
+    at: Sequence[str] = KINDS,
+    seed: int = 0,
+    nproc: int = 1,
 ) -> Verdict:
     """Fail unless a training that is killed again and again ends at the same bits.
 
@@ -49,6 +54,8 @@ def assert_resumes_exactly(
         at: the kinds of moments: in a "step", a "save", a validation ("eval"), or while "data" is
             fetched.
         seed: another one means other moments.
+        nproc: how many processes train together, on this machine. A kill hits one of them, and
+            then the others; what each of them has is compared.
 
     Returns:
         the verdict, whose `text` says what was done.
@@ -59,7 +66,7 @@ def assert_resumes_exactly(
         StokerError: the reference fails, or has no such moments.
     """
     with working_folder() as folder:
-        verdict = prove(make, folder, kills=kills, at=at, seed=seed, threads=1)
+        verdict = prove(make, folder, kills=kills, at=at, seed=seed, nproc=nproc, threads=1)
     if not verdict.same:
         raise AssertionError(verdict.text())
     return verdict
@@ -72,6 +79,7 @@ def prove(
     kills: int = 5,
     at: Sequence[str] = KINDS,
     seed: int = 0,
+    nproc: int = 1,
     threads: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
@@ -83,14 +91,19 @@ def prove(
         kills: how often it is killed.
         at: the kinds of moments.
         seed: of the moments.
+        nproc: how many processes train together.
         threads: for one operation; None leaves it to the training, which is safe where this
-            process has computed nothing yet.
+            process has computed nothing yet. Several processes have one each.
         say: is told what happens, a line at a time.
     """
     check_kinds(at)
     if kills < 1:
         raise ValueError(f"a run that is to be killed is killed at least once, got kills={kills}")
-    proof = _Proof(_as_function(make), folder, threads, say)
+    if nproc < 1:
+        raise ValueError(f"a run has at least one process, got nproc={nproc}")
+    if nproc > 1:
+        threads = threads or 1
+    proof = _Proof(_as_function(make), folder, threads, nproc, say)
     return proof.run(kills, at, seed)
 
 
@@ -130,6 +143,7 @@ class _Proof:
     make: Make
     folder: Path
     threads: int | None
+    processes: int
     say: Callable[[str], None]
     seconds: float = 0.0
 
@@ -137,28 +151,30 @@ class _Proof:
         reference = self._reference()
         kills = plan(reference, count, kinds, seed)
         notes = []
-        if "eval" in kinds and not reference.evals:
+        if "eval" in kinds and not reference[0].evals:
             notes.append("the run has no validation to be killed in")
         if not kills:
             raise StokerError(f"there is no moment to kill this run at: it has no {kinds}")
         failed, made = self._killed(kills)
         if not made and not failed:
             raise StokerError("the run came to its end before it could be killed")
-        attempts = [self._attempt(number).records for number in range(len(made) + 1)]
-        other = Records.read(attempts)
+        attempts = [self._attempt(number) for number in range(len(made) + 1)]
+        other = _read(attempts)
         difference = self._judged(reference, attempts, other, failed)
         if failed:
-            notes.append(f"what it said last:{self._attempt(len(made)).last_words}")
+            notes.append(f"what it said last:{attempts[-1].last_words(failed.rank)}")
         elif len(made) < count:
             notes.append(f"{count} kills were asked for; the run came to its end before the others")
-        made = [replace(one, came_from=other.came_from.get(n)) for n, one in enumerate(made, 1)]
-        amounts, steps = compared(reference), len(reference.steps)
-        return Verdict(steps, made, count, amounts, difference, notes, self.seconds)
+        made = [replace(one, came_from=other[0].came_from.get(n)) for n, one in enumerate(made, 1)]
+        amounts, steps = compared(reference), len(reference[0].steps)
+        return Verdict(steps, made, count, amounts, difference, notes, self.seconds, self.processes)
 
-    def _reference(self) -> Records:
-        import torch._dynamo  # noqa: F401  # optimizers bring it in, which takes each fork seconds
-
-        attempt = Attempt(self.make, self.folder / "reference" / "run", 0, self.threads)
+    def _reference(self) -> list[Records]:
+        """What each process does undisturbed."""
+        _bring_in(self.processes)
+        attempt = Attempt(
+            self.make, self.folder / "reference" / "run", 0, self.threads, self.processes
+        )
         self.say("reference: runs undisturbed")
         began = monotonic()
         ended = attempt.run()
@@ -166,14 +182,15 @@ class _Proof:
         if isinstance(ended, Failure):
             if ended.faults:
                 raise ConfigError(*ended.faults)
-            raise StokerError(f"the reference run failed: {ended.text}{attempt.last_words}")
-        records = Records.read([attempt.records])
-        self.say(f"reference: {len(records.steps)} steps in {self.seconds:.1f} s")
+            last_words = attempt.last_words(ended.rank)
+            raise StokerError(f"the reference run failed: {ended.text}{last_words}")
+        records = _read([attempt])
+        self.say(f"reference: {len(records[0].steps)} steps in {self.seconds:.1f} s")
         if self.seconds > _LONG:
             self.say("every attempt may take as long; run.max_steps=… makes it shorter")
         return records
 
-    def _killed(self, kills: list[Kill]) -> tuple[str, list[KillMade]]:
+    def _killed(self, kills: list[Kill]) -> tuple[Failure | None, list[KillMade]]:
         """Run it with kills until it ends; an error of its own ends it, too."""
         made: list[KillMade] = []
         limit = max(_LONG, _PATIENCE * self.seconds)
@@ -182,28 +199,52 @@ class _Proof:
             ended = attempt.run(kill, limit)
             if isinstance(ended, Failure):
                 self.say(f"attempt {len(made) + 1}: failed: {ended.text}")
-                return ended.text, made
-            if ended:
+                return ended, made
+            if ended or kill is None:
                 self.say(f"attempt {len(made) + 1}: came to its end")
-                return "", made
-            step = Records.read([attempt.records]).last_step
-            made.append(KillMade(str(kill), step))
-            self.say(f"attempt {len(made)}: killed after step {step}, {kill}")
-        return "", made
+                return None, made
+            step = Records.read([attempt.records(kill.rank)]).last_step
+            whose = f"rank {kill.rank} " if self.processes > 1 else ""
+            made.append(KillMade(f"{whose}{kill}", step))
+            self.say(f"attempt {len(made)}: killed after step {step}, {whose}{kill}")
+        return None, made
 
     def _attempt(self, number: int) -> Attempt:
-        return Attempt(self.make, self.folder / "killed" / "run", number, self.threads)
+        run_dir = self.folder / "killed" / "run"
+        return Attempt(self.make, run_dir, number, self.threads, self.processes)
 
     def _judged(
-        self, reference: Records, attempts: list[Path], other: Records, failed: str
+        self,
+        reference: list[Records],
+        attempts: list[Attempt],
+        other: list[Records],
+        failed: Failure | None,
     ) -> Difference | None:
-        first = Records.read(attempts[:1])
-        first.ends, first.folders = {}, {}
-        if (alone := first_difference(_until(reference, first), first)) is not None:
+        first = _read(attempts[:1])
+        for one in first:
+            one.ends, one.folders = {}, {}
+        if (alone := first_difference([*map(_until, reference, first)], first)) is not None:
             return alone
         if failed:
-            return Difference(f"attempt {len(attempts)} failed: {failed}")
+            return Difference(f"attempt {len(attempts)} failed: {failed.text}")
         return first_difference(reference, other)
+
+
+def _bring_in(processes: int) -> None:
+    """Import what each fork would import for itself, which takes seconds."""
+    import torch._dynamo  # noqa: F401
+
+    if processes > 1:
+        import stoker.checkpoint.divide
+        import stoker.parallel.drive  # noqa: F401
+
+
+def _read(attempts: list[Attempt]) -> list[Records]:
+    """What each process did over these attempts."""
+    return [
+        Records.read([attempt.records(rank) for attempt in attempts])
+        for rank in range(attempts[0].processes)
+    ]
 
 
 def _until(reference: Records, first: Records) -> Records:

@@ -85,23 +85,25 @@ class Recorder(Watcher):
             self._state = None
 
     def _parts(self, state: RunState) -> Parts:
-        tree = state.shared("within", 0, None)
-        engine, run = tree["engine"], tree["run"]
+        tree, run = state.shared("within", 0, None), state.run
+        own = state.own(None)  # of rank 0, what others have here is among what is shared
+        engine = tree["engine"]
         groups, rest = _divided(engine["optimizers"])
-        hooks = {hook.name: _compared(hook, tree["hooks"][hook.name]) for hook in state.hooks}
-        results = {n: v for n, v in run["metrics"].items() if not is_measured(n)}
-        rows = [{n: v for n, v in row.items() if not is_measured(n)} for row in tree["history"]]
+        states = tree["hooks"] | own.get("hooks", {})
+        hooks = {hook.name: _compared(hook, states[hook.name]) for hook in state.hooks}
+        results = {n: v for n, v in run.metrics.items() if not is_measured(n)}
+        rows = [{n: v for n, v in row.items() if not is_measured(n)} for row in state.history]
         return {
             "RNG": _random(),
             "optimizer settings": marks(groups),
             **{f"hook {name}": marks(own, _is_plain) for name, own in hooks.items()},
-            "step owner": marks(tree["step_owner"]),
+            "step owner": marks((tree | own)["step_owner"]),
             "weights": marks(dict(tree["model"])),
             "criterion": marks(engine["criterion"]),
             "optimizer": marks(rest),
             "LR scheduler": marks(engine["lr_schedulers"]),
             "loss scaler": marks(engine["scaler"]),
-            "counters": marks({name: run[name] for name in ("step", "epoch", "samples")}),
+            "counters": marks({name: getattr(run, name) for name in ("step", "epoch", "samples")}),
             **{f"{OF_HOOK}{name}": marks(own, _is_tensor) for name, own in hooks.items()},
             "results": marks(results),
             "history": marks(rows),
@@ -186,6 +188,11 @@ class Records:
             for row in _rows(path):
                 records._take(row, attempt)
         return records
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether the process sees losses, as every one does but the first stages of a pipeline."""
+        return any(row.parts["loss"] != {"": "None"} for row in self.steps.values())
 
     @property
     def last_step(self) -> int:

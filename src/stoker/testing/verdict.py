@@ -10,7 +10,7 @@ class KillMade:
     """A kill that has happened.
 
     Args:
-        where: the moment, in words.
+        where: the moment, in words, and of several processes the one that was killed.
         step: the last step that was finished then.
         came_from: the step that the next attempt went on from; None if it is not known.
     """
@@ -32,6 +32,7 @@ class Verdict:
         difference: the first one, None if there is none.
         notes: what else is worth knowing.
         seconds: what the reference took.
+        processes: how many trained together.
     """
 
     steps: int
@@ -41,6 +42,7 @@ class Verdict:
     difference: Difference | None = None
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    processes: int = 1
 
     @property
     def same(self) -> bool:
@@ -50,7 +52,8 @@ class Verdict:
     def text(self) -> str:
         """One page, for people."""
         times = "once" if len(self.kills) == 1 else f"{len(self.kills)} times"
-        head = f"{self.steps} steps, killed {times}: "
+        together = f" in {self.processes} processes" if self.processes > 1 else ""
+        head = f"{self.steps} steps{together}, killed {times}: "
         lines = [head + ("the same bits" if self.same else "NOT the same bits"), ""]
         if self.difference is not None:
             lines += [*self._parting(self.difference), ""]

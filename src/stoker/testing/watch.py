@@ -62,7 +62,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
     class Keeps(Keeper):
         """Tells the watcher."""
 
-        def take_up(self, feed: Feed, resume: str | Path) -> None:
+        def take_up(self, feed: Feed, resume: str | Path, loaded: Path | None = None) -> None:
             if self._is_watched():
                 if self._hook is None or self._hook.checkpoints is None:
                     raise ConfigError(
@@ -70,7 +70,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
                         "hooks.Checkpoint() and a run folder"
                     )
                 watcher.begins(self._state, self._hook.checkpoints.folder)
-            super().take_up(feed, resume)
+            super().take_up(feed, resume, loaded)
 
         def windows(self, feed: Feed) -> Iterable[list[Any]]:
             windows = super().windows(feed)
