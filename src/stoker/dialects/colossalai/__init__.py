@@ -1,0 +1,41 @@
+"""Colossal-AI's Engine and Trainer on Stoker: both styles, hook objects and ``dict(type=…)``."""
+
+from stoker.dialects.colossalai import (
+    amp,
+    builder,
+    context,
+    core,
+    engine,
+    logging,
+    nn,
+    registry,
+    trainer,
+    utils,
+)
+from stoker.dialects.colossalai.initialize import (
+    get_default_parser,
+    initialize,
+    launch,
+    launch_from_openmpi,
+    launch_from_slurm,
+    launch_from_torch,
+)
+
+__all__ = [
+    "amp",
+    "builder",
+    "context",
+    "core",
+    "engine",
+    "get_default_parser",
+    "initialize",
+    "launch",
+    "launch_from_openmpi",
+    "launch_from_slurm",
+    "launch_from_torch",
+    "logging",
+    "nn",
+    "registry",
+    "trainer",
+    "utils",
+]

@@ -1,0 +1,5 @@
+"""Where scripts find the kinds of mixed precision."""
+
+from stoker.dialects.colossalai.context import AMP_TYPE
+
+__all__ = ["AMP_TYPE"]

@@ -1,0 +1,194 @@
+"""`Engine`: a model and what trains it, with the calls of a plain PyTorch loop."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from stoker import Engine as Core
+from stoker.dialects.colossalai.context import global_context as gpc
+from stoker.dialects.colossalai.engine.schedule import BaseSchedule, NonPipelineSchedule, Seen
+from stoker.dialects.colossalai.logging import get_dist_logger
+
+
+class Engine:
+    """Runs a model as the config says; `core` is the engine of Stoker that does it.
+
+    Args:
+        model: the module to train.
+        optimizer: of its parameters.
+        criterion: the loss function; None where the model returns its own loss.
+        gradient_handlers: objects with ``handle_gradient()``, called before each update.
+        clip_grad_norm: bound on the norm of all gradients; 0 is off.
+        ophook_list: objects with ``pre_fwd_exec``, ``post_fwd_exec``, ``pre_bwd_exec`` and
+            ``post_bwd_exec``, called around every module.
+        verbose: say how the job is split, where it is.
+        schedule: the order of micro-batches; without a pipeline a batch is one.
+        step_schedule: the older name of ``schedule``.
+        gradient_accumulation: how many batches make one update.
+        gradient_clipping: the older name of ``clip_grad_norm``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        criterion: Any = None,
+        gradient_handlers: Sequence[Any] | None = None,
+        clip_grad_norm: float = 0.0,
+        ophook_list: Sequence[Any] | None = None,
+        verbose: bool = True,
+        schedule: BaseSchedule | None = None,
+        *,
+        step_schedule: BaseSchedule | None = None,
+        gradient_accumulation: int = 1,
+        gradient_clipping: float = 0.0,
+    ) -> None:
+        if schedule is not None and step_schedule is not None:
+            raise ValueError("schedule and step_schedule are one: give one of them")
+        self.schedule = schedule or step_schedule or NonPipelineSchedule()
+        if not isinstance(self.schedule, BaseSchedule):
+            raise TypeError(
+                f"schedule is {self.schedule!r}, expected one such as PipelineSchedule(4)"
+            )
+        if type(gradient_accumulation) is not int or gradient_accumulation < 1:
+            raise ValueError(
+                f"gradient_accumulation is a whole number from 1, got {gradient_accumulation!r}"
+            )
+        precision, scaler = gpc.precision()
+        self.core = Core(
+            model,
+            optimizer,
+            criterion,
+            clip_norm=clip_grad_norm or gradient_clipping,
+            precision=precision,
+            layout=gpc.layout(self.schedule.kind, self.schedule.layout_options),
+        )
+        if self.core.scaler is not None:
+            self.core.scaler.load_state_dict({**self.core.scaler.state_dict(), **scaler})
+        self.gradient_handlers = list(gradient_handlers or ())
+        self.gradient_accumulation = gradient_accumulation
+        self.ophooks: list[Any] = []
+        for ophook in ophook_list or ():
+            self.add_hook(ophook)
+        self._backwards = 0
+        if verbose and self.core.layout.processes > 1:
+            get_dist_logger().info(f"the job is split: {self.core.layout}", ranks=[0])
+
+    model = property(lambda self: self.core.model, doc="The model.")
+    optimizer = property(lambda self: self.core.optimizer, doc="The optimizer.")
+    criterion = property(lambda self: self.core.criterion, doc="The loss function.")
+    training = property(lambda self: self.core.training, doc="Whether the model trains.")
+    uses_pipeline = property(lambda self: self.core.stages is not None, doc="Whether it is split.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these inputs."""
+        with self.sharing():
+            return self.core(*args, **kwargs)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, unless they are still being accumulated."""
+        if self._backwards % self.gradient_accumulation == 0:
+            self.core.zero_grad()
+
+    def calc_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """What the criterion returns."""
+        return self.criterion(*args, **kwargs)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of the loss, or of its share of an accumulated update."""
+        shares = self.gradient_accumulation
+        with self.sharing():
+            self.core.backward(loss if shares == 1 else loss / shares)
+        self._backwards += 1
+
+    def backward_by_grad(self, tensor: Tensor, grad: Tensor) -> None:
+        """Gradients of a tensor whose own gradient is known."""
+        self.backward((tensor * grad).sum())
+
+    def step(
+        self,
+        data_iter: Iterator[Any] | None = None,
+        is_last_iteration: bool = False,
+        return_loss: bool = True,
+    ) -> bool | Seen:
+        """One update, if enough is accumulated; whether there was one.
+
+        With ``data_iter`` it is a whole iteration, in the style of the oldest version: batches are
+        read, and ``(output, label, loss)`` of the last is returned.
+
+        Args:
+            data_iter: gives the batches.
+            is_last_iteration: read what is left of them, too.
+            return_loss: whether a loss is computed; needed while training.
+        """
+        if data_iter is not None:
+            return self._iterate(data_iter, is_last_iteration, return_loss)
+        if self._backwards % self.gradient_accumulation:
+            return False
+        self.handle_gradient()
+        return self.core.update()
+
+    def handle_gradient(self) -> None:
+        """Let the gradient handlers do their work."""
+        for handler in self.gradient_handlers:
+            handler.handle_gradient()
+
+    def train(self) -> None:
+        """Put the model into training mode."""
+        self.core.train()
+
+    def eval(self) -> None:
+        """Put the model into evaluation mode."""
+        self.core.eval()
+
+    def execute_schedule(
+        self,
+        data_iter: Iterator[Any],
+        forward_only: bool = False,
+        return_loss: bool = True,
+        return_output_label: bool = True,
+    ) -> Seen:
+        """The next batch forward, and back unless ``forward_only``: ``(output, label, loss)``."""
+        return self.schedule.forward_backward_step(
+            self, data_iter, forward_only, return_loss, return_output_label
+        )
+
+    def add_hook(self, ophook: Any) -> None:
+        """Call an operator hook around every module's forward and backward pass."""
+        self.ophooks.append(ophook)
+        for module in self.model.modules():
+            for register, name in (
+                (module.register_forward_pre_hook, "pre_fwd_exec"),
+                (module.register_forward_hook, "post_fwd_exec"),
+                (module.register_full_backward_pre_hook, "pre_bwd_exec"),
+                (module.register_full_backward_hook, "post_bwd_exec"),
+            ):
+                if hasattr(ophook, name):
+                    register(partial(_told, getattr(ophook, name)))
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Within it, gradients are shared between processes if the next backward is the last."""
+        last = (self._backwards + 1) % self.gradient_accumulation == 0
+        return nullcontext() if last else self.core.no_sync()
+
+    def count_backward(self, *, past: bool) -> None:
+        """A schedule has gone back, maybe past `backward`."""
+        self._backwards += past
+
+    def _iterate(self, data_iter: Iterator[Any], last: bool, return_loss: bool) -> Seen:
+        self.zero_grad()
+        seen: Seen = (None, None, None)
+        for _ in range(self.gradient_accumulation if self.training else 1):
+            seen = self.execute_schedule(data_iter, not self.training, return_loss)
+        if self.training:
+            self.step()
+        for _ in data_iter if last else ():
+            pass  # too few for another update
+        return seen
+
+
+def _told(method: Any, module: nn.Module, *values: Any) -> None:
+    method(module, *values)

@@ -1,0 +1,88 @@
+"""Loggers by name that know their rank, with a file for each process."""
+
+import logging
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from stoker import dist
+from stoker.log import get_logger
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class DistributedLogger:
+    """A logger whose lines go out on the named ranks; ``ranks=None`` means all of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._log = get_logger(f"stoker.{name}")
+        self._level = "INFO"
+        self._files: list[tuple[Path, str]] = []
+
+    def info(self, message: str, ranks: Sequence[int] | None = None) -> None:
+        """Say what happens."""
+        self._say("INFO", message, ranks)
+
+    def warning(self, message: str, ranks: Sequence[int] | None = None) -> None:
+        """Say what the user may want to change."""
+        self._say("WARNING", message, ranks)
+
+    def debug(self, message: str, ranks: Sequence[int] | None = None) -> None:
+        """Say something only a person who looks for a fault wants to read."""
+        self._say("DEBUG", message, ranks)
+
+    def error(self, message: str, ranks: Sequence[int] | None = None) -> None:
+        """Say what failed."""
+        self._say("ERROR", message, ranks)
+
+    def set_level(self, level: str) -> None:
+        """Say nothing below this level."""
+        self._level = _checked(level)
+
+    def log_to_file(
+        self, path: str | Path, mode: str = "a", level: str = "INFO", suffix: str | None = None
+    ) -> None:
+        """Write to ``rank_{rank}[_{suffix}].log`` in this folder, too, which is made if need be."""
+        if mode not in ("a", "w"):
+            raise ValueError(f"mode is 'a' to append or 'w' to begin anew, got {mode!r}")
+        name = f"rank_{dist.rank()}" + (f"_{suffix}" if suffix else "")
+        file = Path(path).absolute() / f"{name}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open(mode).close()
+        self._files = [(one, at) for one, at in self._files if one != file]
+        self._files.append((file, _checked(level)))
+
+    def _say(self, level: str, message: str, ranks: Sequence[int] | None) -> None:
+        if _below(level, self._level) or (ranks is not None and dist.rank() not in ranks):
+            return
+        getattr(self._log, level.lower())(message, ranks=None)
+        for file, least in self._files:
+            if not _below(level, least):
+                with file.open("a", encoding="utf-8") as out:
+                    out.write(f"colossalai - {self.name} - {level}: {message}\n")
+
+
+def get_dist_logger(name: str = "colossalai") -> DistributedLogger:
+    """The one logger of that name."""
+    return _logger(name)
+
+
+def disable_existing_loggers(include: Sequence[str] | None = None, except_: str = "stoker") -> None:
+    """Silence the loggers of other libraries, or only those that ``include`` names."""
+    for name in logging.root.manager.loggerDict if include is None else include:
+        if not name.startswith(except_):
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+_logger = cache(DistributedLogger)
+
+
+def _checked(level: str) -> str:
+    if level not in _LEVELS:
+        raise ValueError(f"level {level!r} is unknown: expected one of {', '.join(_LEVELS)}")
+    return level
+
+
+def _below(level: str, least: str) -> bool:
+    return _LEVELS.index(level) < _LEVELS.index(least)

@@ -1,0 +1,5 @@
+"""Parts to train with: the learning-rate schedulers."""
+
+from stoker.dialects.colossalai.nn import lr_scheduler
+
+__all__ = ["lr_scheduler"]

@@ -1,0 +1,44 @@
+"""Short names for what a config describes as ``dict(type='Name', …)``."""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+
+from stoker.config import Registry as StokerRegistry
+
+T = TypeVar("T", bound=Callable[..., Any])
+_HERE = __name__.rpartition(".")[0]
+
+
+class Registry(StokerRegistry):
+    """Things by their names: registered ones, then those of some libraries."""
+
+    def __init__(self, name: str, third_party_library: Sequence[ModuleType | str] = ()) -> None:
+        modules = [m if isinstance(m, str) else m.__name__ for m in third_party_library]
+        super().__init__(name, tuple(modules))
+
+    def register_module(self, module_class: T, *, force: bool = False) -> T:
+        """Give a class its name here; a decorator. A name that is taken needs ``force``."""
+        return self.register(module_class, force=force)
+
+    def get_module(self, module_name: str) -> Callable[..., Any]:
+        """What a name stands for; an unknown one is an error with the nearest right names."""
+        return self.get(module_name)
+
+    def has(self, module_name: str) -> bool:
+        """Whether the name is known."""
+        return module_name in self
+
+
+LAYERS = Registry("layer", [torch.nn])
+LOSSES = Registry("loss", [torch.nn])
+OPTIMIZERS = Registry("optimizer", [torch.optim])
+HOOKS = Registry("hook", [f"{_HERE}.trainer.hooks"])
+LR_SCHEDULERS = Registry("lr scheduler", [f"{_HERE}.nn.lr_scheduler"])
+SCHEDULE = Registry("schedule", [f"{_HERE}.engine.schedule"])
+GRADIENT_HANDLER = Registry("gradient handler", [f"{_HERE}.engine.gradient_handler"])
+MODELS, DATASETS, TRANSFORMS = Registry("model"), Registry("dataset"), Registry("transform")
+DATA_SAMPLERS, OPHOOKS = Registry("data sampler"), Registry("ophook")
+DIST_GROUP_INITIALIZER = Registry("dist group initializer")

@@ -1,0 +1,61 @@
+"""The hook that moves the learning rate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.dialects.colossalai.builder import build_from_registry
+from stoker.dialects.colossalai.registry import LR_SCHEDULERS
+from stoker.dialects.colossalai.trainer.hooks._metric_hook import MetricHook
+from stoker.dialects.colossalai.trainer.metric import LearningRateMetric
+from stoker.engine.check import check_scheduler
+
+
+class LRSchedulerHook(MetricHook):
+    """Moves the learning rate after each update or each epoch, and shows the one in use as "LR".
+
+    Args:
+        lr_scheduler: a scheduler, or a dict that describes one.
+        by_epoch: whether it moves after epochs.
+        store_lr_in_state: whether there is a metric "LR".
+        lr_scheduler_cfg: the older name of the first, for a dict.
+        priority: see `BaseHook`.
+    """
+
+    def __init__(
+        self,
+        lr_scheduler: Any = None,
+        by_epoch: bool = True,
+        store_lr_in_state: bool = True,
+        priority: int = 1,
+        *,
+        lr_scheduler_cfg: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(priority)
+        self.lr_scheduler = lr_scheduler if lr_scheduler_cfg is None else lr_scheduler_cfg
+        if self.lr_scheduler is None:
+            raise ValueError("LRSchedulerHook needs an lr_scheduler, or a dict that describes one")
+        self.by_epoch, self.store_lr_in_state = by_epoch, store_lr_in_state
+
+    def after_hook_is_attached(self, trainer: Any) -> None:
+        """Give the scheduler to the engine, which moves and saves it."""
+        super().after_hook_is_attached(trainer)
+        core = trainer.engine.core
+        if isinstance(self.lr_scheduler, Mapping):
+            run = trainer.run
+            total = run.max_epochs if self.by_epoch else run.total_steps
+            self.lr_scheduler = build_from_registry(
+                self.lr_scheduler, LR_SCHEDULERS, optimizer=core.optimizer, total_steps=total
+            )
+        scheduler = getattr(self.lr_scheduler, "of_windows", self.lr_scheduler)
+        core.lr_schedulers = check_scheduler(scheduler, core.optimizers)
+        core.lr_step = "epoch" if self.by_epoch else "step"
+        self.metric = LearningRateMetric(self.by_epoch, self._rate(trainer))
+        if self.store_lr_in_state:
+            trainer.states["metrics"]["train"]["LR"] = self.metric
+
+    def before_train_iter(self, trainer: Any) -> None:
+        """Note the rate in force."""
+        self.metric.update(self._rate(trainer))
+
+    def _rate(self, trainer: Any) -> float:
+        return float(trainer.engine.optimizer.param_groups[0]["lr"])

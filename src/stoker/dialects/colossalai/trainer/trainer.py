@@ -1,0 +1,297 @@
+"""`Trainer`: Stoker's loop behind the names of old."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stoker import Hook, Run
+from stoker import Trainer as Core
+from stoker import hooks as stock
+from stoker.dialects.colossalai.builder import build_hooks
+from stoker.dialects.colossalai.engine import Engine
+from stoker.dialects.colossalai.engine.schedule import BaseSchedule, DialectStep, Seen, joined
+from stoker.dialects.colossalai.logging import get_dist_logger
+from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
+from stoker.dialects.colossalai.trainer.hooks._checkpoint_hook import (
+    LoadCheckpointHook,
+    SaveCheckpointHook,
+)
+from stoker.dialects.colossalai.utils import MultiTimer
+
+_FIRST, _LAST = -(10**9), 10**9
+
+
+class Trainer:
+    """Trains, tests and predicts with an engine; hooks act at points of it.
+
+    Args:
+        engine: what `initialize` returned.
+        timer: measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch".
+        logger: is told the order of hooks; hooks without one of their own log to it.
+        schedule: in place of the engine's.
+        verbose: have the default logger, where none is given.
+
+    Attributes:
+        states: what hooks share, emptied when a fit or an evaluation begins; the metrics are in
+            ``states['metrics']['train']`` and ``['test']`` by their names.
+        hooks: those of the last fit or evaluation, in calling order.
+        run: Stoker's own view of what is going on.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        timer: MultiTimer | None = None,
+        logger: Any = None,
+        *,
+        schedule: BaseSchedule | None = None,
+        verbose: bool = False,
+    ) -> None:
+        if not isinstance(engine, Engine):
+            raise TypeError(
+                f"engine is a {type(engine).__name__}, expected what colossalai.initialize returned"
+            )
+        self.engine = engine
+        self.schedule = schedule or engine.schedule
+        kind = type(self.schedule)
+        if kind.forward_backward_step is not BaseSchedule.forward_backward_step:
+            raise TypeError(
+                f"{kind.__name__} has a forward_backward_step of its own, which a Trainer would "
+                "pass over: give stoker.Trainer a Step, or call engine.execute_schedule yourself"
+            )
+        self._timer, self.timer = timer, timer or MultiTimer()
+        self._speaks = logger is not None or verbose
+        self.logger = logger or get_dist_logger()
+        self.states: dict[str, Any] = {}
+        self.hooks: list[BaseHook] = []
+        self.late, self.ignored_steps, self.returns_outputs = False, 0, True
+        self._in_epoch = False
+        self._core = Core(engine.core, [])
+
+    run = property(lambda self: self._core.run, doc="What Stoker's own hooks see.")
+    max_epochs = property(lambda self: self.run.max_epochs, doc="The epochs of the fit.")
+    max_steps = property(lambda self: self.run.max_steps, doc="The updates it may have, or None.")
+    steps_per_epoch = property(lambda self: self.run.steps_per_epoch, doc="Updates in an epoch.")
+
+    @property
+    def cur_step(self) -> int:
+        """The number of the step, from 0: finished updates, without the one in hand."""
+        return int(self.run.step) - self.late
+
+    @property
+    def cur_epoch(self) -> int:
+        """The number of the epoch, from 0; set it before a fit to begin there."""
+        run = self.run
+        return int(run.epoch_in_hand - 1 if self._in_epoch else run.epoch)
+
+    @cur_epoch.setter
+    def cur_epoch(self, epoch: int) -> None:
+        self.run.epoch = epoch
+        self.run.step = epoch * (self.run.steps_per_epoch or 0)
+
+    def fit(
+        self,
+        train_dataloader: Iterable[Any],
+        epochs: int,
+        max_steps: int | None = None,
+        test_dataloader: Iterable[Any] | None = None,
+        test_interval: int = 1,
+        hooks: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+        display_progress: bool = False,
+        return_output_label: bool = True,
+        *,
+        hooks_cfg: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Train until ``epochs`` or ``max_steps`` updates are finished.
+
+        Args:
+            train_dataloader: the data; with gradient accumulation, that many batches make a step.
+            epochs: passes over it.
+            max_steps: updates; the fit may end within an epoch.
+            test_dataloader: what to test on.
+            test_interval: test after so many epochs, and after the last.
+            hooks: hooks, or dicts that describe them; None means none.
+            display_progress: show a bar, in one process.
+            return_output_label: whether hooks get outputs and labels.
+            hooks_cfg: the older name of ``hooks``.
+        """
+        before = self._core
+        self._prepare(
+            hooks if hooks_cfg is None else hooks_cfg, display_progress, return_output_label
+        )
+        self.engine.core.lr_schedulers = {}  # the hook says which
+        for counter in ("step", "epoch", "samples", "feed"):
+            setattr(self.run, counter, getattr(before.run, counter))
+        saves = [hook.folder for hook in self.hooks if isinstance(hook, SaveCheckpointHook)]
+        loads = [hook for hook in self.hooks if isinstance(hook, LoadCheckpointHook)]
+        resume = loads[0].resume(self, saves[0] if saves else None) if loads else "auto"
+        self._core.fit(
+            whole(train_dataloader),
+            whole(test_dataloader),
+            epochs=epochs,
+            max_steps=max_steps,
+            validate_every=f"{test_interval}ep",
+            resume=resume,
+        )
+
+    def evaluate(
+        self,
+        test_dataloader: Iterable[Any],
+        hooks: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+        display_progress: bool = False,
+        return_output_label: bool = True,
+    ) -> None:
+        """Test; the results are with the hooks. Weights, buffers and modes stay as they are."""
+        before = self._core
+        self._prepare(hooks, display_progress, return_output_label)
+        for counter in ("step", "epoch", "epoch_in_hand", "samples", "feed"):
+            setattr(self.run, counter, getattr(before.run, counter))
+        self._core.evaluate(whole(test_dataloader))
+
+    def predict(self, data: Any) -> Any:
+        """What the model returns for a tensor, a list or tuple of them, or a dict."""
+        core = Core(
+            self.engine.core, [], step=DialectStep(self.schedule), schedule=self.schedule.core
+        )
+        return core.predict(tuple(data) if isinstance(data, list) else data)
+
+    def seen(self, run: Run) -> Seen:
+        """Output, label and loss of the step in hand, those of several batches joined."""
+        outputs = run.outputs
+        self.schedule.batch_size = sum(one.weight or 0.0 for one in outputs)
+        if self.returns_outputs:
+            return joined(outputs, sums=self.engine.core.sums)
+        return None, None, run.loss
+
+    def _prepare(self, given: Any, display_progress: bool, returns_outputs: bool) -> None:
+        """A run of its own, with these hooks."""
+        self.hooks = sorted(self._built(given), key=lambda hook: hook.priority)
+        self.states.clear()
+        self.late, self.ignored_steps, self.returns_outputs = False, 0, returns_outputs
+        self._core = Core(
+            self.engine.core,
+            [*self._natives(), stock.Progress() if display_progress else None],
+            step=DialectStep(self.schedule),
+            schedule=self.schedule.core,
+            accumulate=self.engine.gradient_accumulation,
+            last_window="drop",
+        )
+        if self._speaks and self.hooks:
+            for hook in self.hooks:
+                line = f"Using {type(hook).__name__} for training, priority = {hook.priority}"
+                self.logger.info(line, ranks=[0])
+            self.logger.info(
+                "Lower value means higher priority for calling hook function", ranks=[0]
+            )
+
+    def _built(self, given: Any) -> list[BaseHook]:
+        made = []
+        for index, hook in enumerate(given or ()):
+            built = build_hooks(hook, self) if isinstance(hook, Mapping) else hook
+            if not isinstance(built, BaseHook):
+                raise TypeError(
+                    f"hooks[{index}] is {built!r} of type {type(built).__name__}, expected a hook "
+                    "such as LossHook() or dict(type='LossHook')"
+                )
+            made.append(built)
+        return made
+
+    def _natives(self) -> list[Hook]:
+        """The hooks of Stoker that do the work of these."""
+        seen: Counter[str] = Counter()
+        made: list[Hook] = []
+        for hook in self.hooks:
+            name = type(hook).__name__
+            seen[name] += 1
+            made += hook.natives(name if seen[name] == 1 else f"{name} {seen[name]}", self)
+        made.append(_States(self))
+        if self._timer is not None or any(hook.timed for hook in self.hooks):
+            made += _clock(self)
+        if self.engine.gradient_handlers:
+            handle = stock.Callback(
+                name="gradient handlers", before_update=lambda run: self.engine.handle_gradient()
+            )
+            handle.alike = True
+            made.append(handle)
+        return made
+
+
+class _States(Hook):
+    """Where the trainer is, and the metrics of the epoch in progress, which survive a restart."""
+
+    priority = _FIRST
+    alike = True
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def attach(self, run: Run) -> None:
+        """A fit that begins at a later epoch begins at its step."""
+        if run.epoch and not run.step:
+            run.step = run.epoch * (run.steps_per_epoch or 0)
+
+    def before_epoch(self, run: Run) -> None:
+        """From here on there is a current epoch."""
+        self._trainer._in_epoch = True
+
+    def after_epoch(self, run: Run) -> None:
+        """It is over."""
+        self._trainer._in_epoch = False
+
+    def after_run(self, run: Run) -> None:
+        """It is over, even if it failed."""
+        self._trainer._in_epoch = self._trainer.late = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The metrics over training data."""
+        metrics = self._trainer.states.get("metrics", {}).get("train", {})
+        return {name: metric.state_dict() for name, metric in metrics.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        metrics = self._trainer.states.get("metrics", {}).get("train", {})
+        for name in metrics.keys() & state.keys():
+            metrics[name].load_state_dict(state[name])
+
+
+def _clock(trainer: Trainer) -> list[Hook]:
+    """Starts timers when all hooks have begun something, and stops them before any ends it."""
+    timer = trainer.timer
+
+    def begin(name: str, *within: str) -> Any:
+        def call(run: Run) -> None:
+            for other in within:
+                timer.start(other)
+                timer.get_timer(other).reset()
+            timer.start(name)
+
+        return call
+
+    def end_step(run: Run) -> None:
+        kept = trainer.ignored_steps <= 0
+        trainer.ignored_steps -= 1
+        timer.stop("Train-step", keep_in_history=kept)
+
+    begins = stock.Callback(
+        name="timers begin",
+        priority=_LAST,
+        before_epoch=begin("Train-epoch", "Train-step"),
+        before_step=begin("Train-step"),
+        before_val=begin("Test-epoch", "Test-step"),
+        before_val_step=begin("Test-step"),
+    )
+    ends = stock.Callback(
+        name="timers end",
+        priority=_FIRST,
+        after_step=end_step,
+        after_train_epoch=lambda run: timer.stop("Train-epoch", keep_in_history=True),
+        after_val_step=lambda run: timer.stop("Test-step", keep_in_history=True),
+        after_val=lambda run: timer.stop("Test-epoch", keep_in_history=True),
+    )
+    begins.alike = ends.alike = True
+    return [begins, ends]
+
+
+def whole(loader: Any) -> Any:
+    """The loader that was given to `initialize`, which Stoker divides and cuts itself."""
+    return getattr(loader, "of_windows", loader)

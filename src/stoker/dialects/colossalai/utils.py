@@ -1,0 +1,133 @@
+"""Timers, and loaders for any number of processes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from stoker.data import unshared
+from stoker.timing import Timer as _Watch
+
+
+class Timer:
+    """A stop watch that waits for the accelerator before it is read, with a history of readings."""
+
+    def __init__(self) -> None:
+        self._watch = _Watch()
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a reading was kept since the last reset."""
+        return self._watch.count > 0
+
+    def start(self) -> None:
+        """Begin to measure."""
+        _synchronize()
+        self._watch.start()
+
+    def lap(self) -> float:
+        """The seconds of the measurement so far ended, and a new one begun."""
+        seconds = self.stop()
+        self._watch.start()
+        return seconds
+
+    def stop(self, keep_in_history: bool = False) -> float:
+        """End the measurement; its seconds."""
+        _synchronize()
+        return self._watch.stop(keep=keep_in_history)
+
+    def get_elapsed_time(self) -> float:
+        """The last reading; an error while the timer runs."""
+        return self._watch.elapsed()
+
+    def get_history_mean(self) -> float:
+        """The mean of the readings that were kept."""
+        return self._watch.mean
+
+    def get_history_sum(self) -> float:
+        """Their sum."""
+        return self._watch.total
+
+    def reset(self) -> None:
+        """Forget all readings."""
+        self._watch.reset()
+
+
+class MultiTimer:
+    """Timers by name, whatever its case: "Train-step" is "train-step". Off, they do nothing."""
+
+    def __init__(self, on: bool = True) -> None:
+        self._on = on
+        self._timers: dict[str, tuple[str, Timer]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it measures."""
+        return self._on
+
+    def set_status(self, mode: bool) -> None:
+        """Switch it on or off."""
+        self._on = mode
+
+    def start(self, name: str) -> None:
+        """Start the timer of that name, which is made if need be."""
+        if self._on:
+            self._timers.setdefault(name.lower(), (name, Timer()))[1].start()
+
+    def stop(self, name: str, keep_in_history: bool = False) -> float | None:
+        """Stop it; its seconds."""
+        return self.get_timer(name).stop(keep_in_history) if self._on else None
+
+    def get_timer(self, name: str) -> Timer:
+        """The timer of that name."""
+        if name.lower() not in self._timers:
+            raise KeyError(f"no timer {name!r} was started (there is {[n for n, _ in self]})")
+        return self._timers[name.lower()][1]
+
+    def reset(self, name: str | None = None) -> None:
+        """Reset one timer, or all."""
+        for timer in [self.get_timer(name)] if name is not None else [t for _, t in self]:
+            timer.reset()
+
+    def __iter__(self) -> Iterator[tuple[str, Timer]]:
+        return iter(self._timers.values())
+
+
+def get_dataloader(
+    dataset: Dataset[Any],
+    shuffle: bool = False,
+    seed: int = 1024,
+    add_sampler: bool = True,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+    num_workers: int = 0,
+    **kwargs: Any,
+) -> DataLoader[Any]:
+    """A DataLoader; among several processes each gets its share, unless ``add_sampler`` is False.
+
+    Args:
+        dataset: what is read.
+        shuffle: draw a new order for every pass, from ``seed``.
+        seed: also seeds the workers, each differently.
+        add_sampler: False lets every process read all of it.
+        drop_last: leave out a last batch that is smaller.
+        pin_memory: as in torch.
+        num_workers: as in torch.
+        kwargs: what else `torch.utils.data.DataLoader` takes, such as ``batch_size``.
+    """
+    loader = DataLoader(
+        dataset,
+        shuffle=shuffle,
+        generator=torch.Generator().manual_seed(seed),
+        drop_last=drop_last,
+        pin_memory=pin_memory,
+        num_workers=num_workers,
+        **kwargs,
+    )
+    return loader if add_sampler else unshared(loader)
+
+
+def _synchronize() -> None:
+    if torch.accelerator.is_available():  # untested: no such device here
+        torch.accelerator.synchronize()

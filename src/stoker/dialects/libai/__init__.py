@@ -1,0 +1,1 @@
+"""LiBai's trainer on Stoker: a lazy config, four hook points, iterations."""

@@ -1,0 +1,1 @@
+"""Configs to build on; `get_config` reads them."""

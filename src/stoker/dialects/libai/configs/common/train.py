@@ -1,0 +1,43 @@
+"""How a run goes, unless a config says otherwise. Each of these keys is used or refused."""
+
+from stoker.dialects.libai.config import LazyCall
+from stoker.dialects.libai.evaluation import ClsEvaluator
+from stoker.dialects.libai.scheduler import WarmupCosineLR
+
+train = {
+    "output_dir": "./output",
+    "train_micro_batch_size": 32,
+    "global_batch_size": None,
+    "num_accumulation_steps": None,
+    "train_iter": 10000,
+    "train_epoch": 0,
+    "warmup_ratio": 0,
+    "start_iter": 0,
+    "resume": None,
+    "amp": {"enabled": False},
+    "activation_checkpoint": {"enabled": False},
+    "zero_optimization": {"enabled": False, "stage": 1},
+    "checkpointer": {"period": 5000, "max_to_keep": 100, "save_model_after_n_epoch": None},
+    "test_micro_batch_size": 32,
+    "evaluation": {
+        "enabled": True,
+        "evaluator": LazyCall(ClsEvaluator)(topk=(1, 5)),
+        "eval_period": 5000,
+        "eval_after_n_epoch": None,
+        "eval_iter": 100000,
+        "eval_metric": "Acc@1",
+        "eval_mode": "max",
+    },
+    "load_weight": "",
+    "log_period": 20,
+    "scheduler": LazyCall(WarmupCosineLR)(warmup_factor=0.001, alpha=0.01, warmup_method="linear"),
+    "dist": {
+        "data_parallel_size": 1,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "pipeline_num_layers": None,
+        "custom_pipeline_stage_id": None,
+    },
+    "input_placement_device": "cuda",
+    "seed": 1234,
+}

@@ -1,0 +1,211 @@
+"""How LiBai's hooks and steps take part in a Stoker run."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from stoker import Engine, Hook, Output, Run, Step
+
+_log = logging.getLogger("libai.trainer")
+_POINTS = ("before_train", "after_train", "before_step", "after_step")
+
+
+class Adapter(Hook):
+    """Calls one hook of LiBai's at the points that it overrides."""
+
+    alike = True
+
+    def __init__(self, hook: Any, base: type, name: str) -> None:
+        self.name, self.hook = name, hook
+        for point in _POINTS:
+            if getattr(type(hook), point) is not getattr(base, point):
+                setattr(self, point, _without_run(getattr(hook, point)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the hook, if it has one."""
+        return dict(self.hook.state_dict()) if hasattr(self.hook, "state_dict") else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give it back."""
+        if hasattr(self.hook, "load_state_dict"):
+            self.hook.load_state_dict(state)
+
+
+def _without_run(call: Any) -> Any:
+    return lambda run: call()
+
+
+class Clock(Hook):
+    """Keeps the trainer's counters: the iteration in hand counts from 0."""
+
+    alike = True
+    priority = 0
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._waited = 0.0
+
+    def before_train(self, run: Run) -> None:
+        """Begin where the run begins, which a checkpoint may have said."""
+        trainer = self._trainer
+        trainer.run, trainer.storage = run, run.events
+        trainer.iter = trainer.start_iter = run.step
+        _log.info(f"Starting training from iteration {run.step}")
+
+    def before_epoch(self, run: Run) -> None:
+        """Measure how long batches take to come."""
+        assert run.feed is not None
+        run.feed.timed, self._waited = True, run.feed.waited
+
+    def before_step(self, run: Run) -> None:
+        """An iteration begins."""
+        assert run.feed is not None
+        waited, self._waited = run.feed.waited - self._waited, run.feed.waited
+        self._trainer.iter, self._trainer.data_time = run.step, waited
+
+    def after_step(self, run: Run) -> None:
+        """Samples are counted."""
+        self._trainer.storage.samples = run.samples
+
+    def on_exception(self, run: Run) -> None:
+        """Say what went wrong."""
+        _log.error("Exception during training:", exc_info=run.error)
+
+    def after_train(self, run: Run) -> None:
+        """All iterations are done, if all went well."""
+        if run.error is None:
+            self._trainer.iter = run.step
+
+
+class Window:
+    """The micro-batches of a step, as the iterator that ``run_step`` takes them from."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = list(batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._batches:
+            raise RuntimeError("run_step took more batches than an iteration has (grad_acc_steps)")
+        return self._batches.pop(0)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def clear(self) -> None:
+        """All of them are taken."""
+        self._batches.clear()
+
+
+class Optimizer:
+    """The optimizer in the hands of a ``run_step`` that updates by itself.
+
+    ``step`` clips, and is the update of the whole engine; ``clip_grad`` has nothing left to do.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.zero_grad = engine.zero_grad
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.optimizer, name)
+
+    def clip_grad(self) -> None:
+        """Left to `step`."""
+
+    def step(self) -> None:
+        """Clip, and change the parameters."""
+        if self._engine.scaler is not None:
+            raise RuntimeError(
+                "run_step calls backward() itself, and amp.enabled scales losses before that: "
+                "leave one of them out"
+            )
+        self._engine.update()
+
+
+class Model:
+    """The model in such hands: it runs as the engine has it run, and else is the model."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.model, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns."""
+        return self._engine(*args, **kwargs)
+
+
+class RunStep(Step):
+    """One iteration: the trainer's ``run_step``, as often as it takes to use up the window."""
+
+    def __init__(self, trainer: Any, inner: Any) -> None:
+        self._trainer, self._inner = trainer, inner
+        self._run: Run
+        self._window = Window([])
+        self._updated = True
+        self.get_batch: Any = None
+
+    def train(self, run: Run) -> bool | None:
+        """Let ``run_step`` do it."""
+        inner, count = self._inner, len(run.batches)
+        self._run, self._updated = run, True
+        self._window = inner._data_loader_iter = Window(run.batches)
+        done = 0
+        while True:
+            left = len(self._window)
+            self._trainer.run_step_of(inner, run.step * count + done)
+            done += 1
+            if len(self._window) in (0, left):
+                return self._updated
+
+    def whole(self, get_batch: Any, device: str) -> None:
+        """The update as Stoker makes it, out of all batches that are left."""
+        self.get_batch = lambda batch: get_batch(batch, device)
+        self._updated = super().train(self._run) is not False
+        self._window.clear()
+        outputs = self._run.outputs
+        if outputs:
+            self._inner.write_metrics(_means(outputs), self._trainer.data_time)
+
+    def forward(self, engine: Engine, batch: Any) -> Output:
+        """The losses that the model returns by name; those named so are summed up."""
+        data = self.get_batch(batch)
+        found = engine(**data)
+        losses = [value for name, value in found.items() if "loss" in name]
+        if not losses:
+            raise ValueError(
+                f"{type(engine.model).__name__} returned {sorted(found)}, expected a dict with a "
+                "loss in it, whose name has 'loss' in it"
+            )
+        return Output(sum(losses[1:], losses[0]), outputs=found)
+
+
+def _means(outputs: list[Output]) -> dict[str, Any]:
+    """What the model returned by name, as means over the samples of the iteration."""
+    if len(outputs) == 1:
+        return {name: value for name, value in outputs[0].outputs.items() if value.ndim == 0}
+    weights = [float(output.weight or 0) for output in outputs]
+    whole = sum(weights) or 1.0
+    names = [name for name, value in outputs[0].outputs.items() if value.ndim == 0]
+    return {
+        name: sum(
+            one.outputs[name].detach() * (weight / whole)
+            for one, weight in zip(outputs, weights, strict=True)
+        )
+        for name in names
+    }
+
+
+class Anchor(nn.Module):
+    """Stands where a trainer has no model of its own to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchor = nn.Parameter(torch.zeros(1))

@@ -1,0 +1,300 @@
+"""The hooks that come along."""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from stoker import Run
+from stoker import hooks as stock
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.commit import remove
+from stoker.dialects.libai.engine.trainer import HookBase
+from stoker.dialects.libai.evaluation import flatten_results_dict
+from stoker.dialects.libai.utils.checkpoint import Checkpointer
+from stoker.dialects.libai.utils.events import EventWriter, Foreign
+from stoker.errors import did_you_mean
+from stoker.events import Writer
+
+_log = logging.getLogger("libai.hooks")
+
+
+class CallbackHook(HookBase):
+    """Plain functions as a hook; each takes the trainer."""
+
+    def __init__(
+        self,
+        *,
+        before_train: Callable[[Any], None] | None = None,
+        after_train: Callable[[Any], None] | None = None,
+        before_step: Callable[[Any], None] | None = None,
+        after_step: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._calls = {
+            "before_train": before_train,
+            "after_train": after_train,
+            "before_step": before_step,
+            "after_step": after_step,
+        }
+
+    def before_train(self) -> None:
+        """Call its function."""
+        self._call("before_train")
+
+    def after_train(self) -> None:
+        """Call its function."""
+        self._call("after_train")
+
+    def before_step(self) -> None:
+        """Call its function."""
+        self._call("before_step")
+
+    def after_step(self) -> None:
+        """Call its function."""
+        self._call("after_step")
+
+    def _call(self, point: str) -> None:
+        call = self._calls[point]
+        if call is not None:
+            call(self.trainer)
+
+
+class IterationTimer(HookBase):
+    """``time``: the seconds of an iteration, its data included; the sum of it at the end."""
+
+    def __init__(self, warmup_iter: int = 3) -> None:
+        self._warmup = warmup_iter
+        self._began = self._spent = 0.0
+        self._first = self._start = 0
+
+    def before_train(self) -> None:
+        """Begin."""
+        self._start, self._first, self._spent = self.trainer.iter, 0, 0.0
+        self._since = perf_counter()
+
+    def before_step(self) -> None:
+        """Begin an iteration."""
+        self._began = perf_counter()
+
+    def after_step(self) -> None:
+        """End it; the first ones warm up and do not count."""
+        if self.trainer.iter - self._start < self._warmup:
+            return
+        seconds = perf_counter() - self._began + self.trainer.data_time
+        self.trainer.storage.put_scalar("time", seconds)
+        self._first, self._spent = self._first + 1, self._spent + seconds
+
+    def after_train(self) -> None:
+        """Say how long it took."""
+        whole = perf_counter() - self._since
+        if self._first:
+            took, each = timedelta(seconds=int(self._spent)), self._spent / self._first
+            _log.info(
+                f"Overall training speed: {self._first} iterations in {took} ({each:.4f} s / it)"
+            )
+        others = timedelta(seconds=int(max(0.0, whole - self._spent)))
+        _log.info(f"Total training time: {timedelta(seconds=int(whole))} ({others} on hooks)")
+
+
+class LRScheduler(HookBase):
+    """Puts ``lr`` as it was used, then moves the scheduler. Those of the trainer if not given."""
+
+    def __init__(self, optimizer: Any = None, scheduler: Any = None) -> None:
+        self._optimizer, self._scheduler = optimizer, scheduler
+
+    @property
+    def scheduler(self) -> Any:
+        """What moves the rate."""
+        return self._scheduler if self._scheduler is not None else self.trainer.lr_scheduler
+
+    def after_step(self) -> None:
+        """Put and move; not after an update that was left out."""
+        trainer = self.trainer
+        groups = (trainer.optimizer if self._optimizer is None else self._optimizer).param_groups
+        largest = groups[0]
+        if len(groups) > 1:
+            largest = max(groups, key=lambda group: len(group["params"]))
+        trainer.storage.put_scalar("lr", largest["lr"], smoothing_hint=False)
+        if trainer.run.updated:
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the scheduler."""
+        return dict(self.scheduler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give it back."""
+        self.scheduler.load_state_dict(state)
+
+
+class PeriodicCheckpointer(stock.Checkpoint):
+    """Saves the run every so many iterations and at the end, as Stoker does.
+
+    The names ``model_0000009`` and ``model_final`` beside it lead to the checkpoints, and
+    ``last_checkpoint`` names the newest.
+
+    Args:
+        checkpointer: says where.
+        period: iterations between two.
+        max_iter: the end, where it is another than the run's.
+        max_to_keep: how many of those by period stay; None means all.
+        file_prefix: the first part of the names.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        period: int,
+        max_iter: int | None = None,
+        max_to_keep: int | None = None,
+        file_prefix: str = "model",
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"max_to_keep is a number from 1, or None for all, got {max_to_keep}")
+        super().__init__(period, keep=None, folder=checkpointer.save_dir / "checkpoints")
+        self._checkpointer, self._period, self._max_iter = checkpointer, int(period), max_iter
+        self._to_keep, self._prefix = max_to_keep, file_prefix
+
+    def open(self, run: Run) -> Checkpoints | None:
+        """The same, unless the checkpointer saves nothing."""
+        self._max_iter = self._max_iter or run.max_steps
+        return super().open(run) if self._checkpointer.save_to_disk else None
+
+    def saved(self, path: Path) -> None:
+        """Give it its names, and let go of those that are too many."""
+        self._remove_old(path.parent)
+        step, names = int(path.name.rpartition("-")[2]), []
+        if step and step % self._period == 0:
+            names.append(f"{self._prefix}_{step - 1:07d}")
+        if step == self._max_iter:
+            names.append(f"{self._prefix}_final")
+        folder = path.parent.parent
+        for name in names:
+            aside = folder / f".{name}.partial"
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(path.relative_to(folder))
+            with suppress(IsADirectoryError):  # one by the same name that is no link stays
+                os.replace(aside, folder / name)
+        for link in folder.glob(f"{self._prefix}_*"):
+            if link.is_symlink() and not link.exists():
+                link.unlink()
+        if names:
+            self._checkpointer.tag_last_checkpoint(names[-1])
+
+    def _remove_old(self, folder: Path) -> None:
+        """Keep the newest by period, and the newest of all; the end of an earlier run goes."""
+        paths = Checkpoints(folder).list()
+        steps = [int(path.name.rpartition("-")[2]) for path in paths]
+        periodic = [step for step in steps if step and step % self._period == 0]
+        stay = {steps[-1], *periodic[-(self._to_keep or len(periodic)) :]}
+        for step, path in zip(steps, paths, strict=True):
+            if step not in stay:
+                remove(path)
+
+
+class EvalHook(HookBase):
+    """Evaluates every so many iterations, and at the end of the last.
+
+    Results reach the storage, ``run.metrics`` and all writers at once.
+
+    Args:
+        eval_period: iterations between two; 0 leaves only the end.
+        eval_function: gives results by name, which may be nested.
+    """
+
+    def __init__(self, eval_period: int, eval_function: Callable[[], Any]) -> None:
+        self._period, self._function = eval_period, eval_function
+
+    def after_step(self) -> None:
+        """Evaluate when it is due."""
+        if not is_due(self.trainer, self._period):
+            return
+        results = self._function()
+        if not results:
+            return
+        if not isinstance(results, Mapping):
+            raise TypeError(f"eval_function returned a {type(results).__name__}, expected a dict")
+        for name, value in flatten_results_dict(results).items():
+            try:
+                self.trainer.run.record(name, float(value))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"eval_function returned {name!r}: {value!r}, no number"
+                ) from error
+        self.trainer.flush()
+
+
+def is_due(trainer: Any, period: int) -> bool:
+    """Whether an iteration is one of the period, or the last."""
+    done = trainer.iter + 1
+    return bool(done == trainer.max_iter or (period > 0 and done % period == 0))
+
+
+class BestCheckpointer(HookBase):
+    """Saves ``model_best`` when a result is better than all before; stands after `EvalHook`.
+
+    Args:
+        eval_period: that of the evaluation.
+        checkpointer: saves it.
+        val_metric: the name of the result.
+        mode: whether the best is the largest ("max") or the smallest ("min").
+        file_prefix: the name of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        eval_period: int,
+        checkpointer: Checkpointer,
+        val_metric: str,
+        mode: Literal["max", "min"] = "max",
+        file_prefix: str = "model_best",
+    ) -> None:
+        if mode not in ("max", "min"):
+            raise ValueError(f"mode is 'max' or 'min', got {mode!r}")
+        self._period, self._checkpointer, self._metric = eval_period, checkpointer, val_metric
+        self._sign, self._name = (1 if mode == "max" else -1), file_prefix
+        self.best: float | None = None
+
+    def after_step(self) -> None:
+        """Look at the result of this iteration, if there is one."""
+        if not is_due(self.trainer, self._period):
+            return
+        results = self.trainer.run.metrics
+        if self._metric not in results:
+            near = did_you_mean(self._metric, results)
+            there = f"(there is {', '.join(results) or 'nothing'})"
+            _log.warning(f"no evaluation has given {self._metric!r}{near} {there}")
+            return
+        value = results[self._metric]
+        better = self.best is None or self._sign * value > self._sign * self.best
+        if math.isfinite(value) and better:
+            self.best = value
+            self._checkpointer.write(self._name, iteration=self.trainer.iter, best=value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best so far."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self.best = state["best"]
+
+
+class PeriodicWriter(stock.Write):
+    """Writers that write every so many iterations, at the end, and when results come."""
+
+    def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
+        given = list(writers)
+        super().__init__(
+            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given),
+            every=period,
+        )
+        self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
+
+    def after_epoch(self, run: Run) -> None:
+        """Nothing: there are no epochs."""

@@ -1,0 +1,246 @@
+"""The trainers: a loop of iterations that is Stoker's, with hooks at four points of it."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stoker import Engine, Hook, Run, Trainer, dist
+from stoker.dialects.libai.engine.adapter import (
+    Adapter,
+    Anchor,
+    Clock,
+    Model,
+    Optimizer,
+    RunStep,
+)
+from stoker.dialects.libai.utils.events import EventStorage, get_event_storage
+from stoker.hooks import Write
+
+
+class HookBase:
+    """Code at four points; `trainer` is the one that it is registered with."""
+
+    trainer: Any = None
+
+    def before_train(self) -> None:
+        """Called before the first iteration."""
+
+    def after_train(self) -> None:
+        """Called after the last iteration, well or not."""
+
+    def before_step(self) -> None:
+        """Called before each iteration."""
+
+    def after_step(self) -> None:
+        """Called after each iteration; `trainer.iter` is still its number."""
+
+
+class TrainerBase:
+    """Iterations ``start_iter`` to ``max_iter``, each a `run_step` between two hook points.
+
+    Attributes:
+        iter: the iteration in hand, counted from 0; ``max_iter`` after a run that went well.
+        start_iter, max_iter: where it begins and ends.
+        storage: the numbers of the run.
+        data_time: the seconds that this iteration has waited for its data.
+    """
+
+    def __init__(self) -> None:
+        self.iter = self.start_iter = self.max_iter = 0
+        self.storage: EventStorage
+        self.run: Run
+        self.data_time = 0.0
+        self._hooks: list[HookBase | Hook] = []
+
+    def register_hooks(self, hooks: Iterable[HookBase | Hook | None]) -> None:
+        """Add hooks, which run in this order; Stoker's own may be among them."""
+        for hook in hooks:
+            if hook is None:
+                continue
+            if not isinstance(hook, HookBase | Hook):
+                raise TypeError(f"{hook!r} is a {type(hook).__name__}, expected a HookBase object")
+            if isinstance(hook, HookBase):
+                hook.trainer = weakref.proxy(self)
+            self._hooks.append(hook)
+
+    def train(self, start_iter: int, max_iter: int) -> Any:
+        """Train from one iteration to another, or from where the last checkpoint is."""
+        self.iter = self.start_iter = start_iter
+        self.max_iter = max_iter
+        inner = self.inner()
+        trainer, loader = self._stoker(inner, start_iter)
+        given = {name: inner.__dict__.get(name) for name in ("model", "optimizer")}
+        if _runs_itself(inner) and given["model"] is not None:
+            inner.model, inner.optimizer = Model(trainer.engine), Optimizer(trainer.engine)
+        try:
+            trainer.fit(loader, max_steps=max_iter, resume=self.resume())
+        finally:
+            inner.__dict__.update({name: one for name, one in given.items() if one is not None})
+
+    def run_step(self) -> None:
+        """What one iteration does: override it."""
+        raise NotImplementedError(f"{type(self).__name__} has no run_step(self)")
+
+    @staticmethod
+    def write_metrics(loss_dict: Mapping[str, Tensor], data_time: float, prefix: str = "") -> None:
+        """Put the losses of an iteration, and their sum as ``total_loss``; means over processes."""
+        found = {prefix + name: _number(value) for name, value in loss_dict.items()}
+        if (count := dist.world_size()) > 1:
+            sums = dist.all_sum(*(float(value) for value in found.values()))
+            found = {n: torch.tensor(one / count) for n, one in zip(found, sums, strict=True)}
+        storage = get_event_storage()
+        storage.put_scalar("data_time", data_time)
+        losses = [value for name, value in found.items() if "loss" in name]
+        total = losses[0] if len(losses) == 1 else sum(value.detach() for value in losses)
+        storage.put_scalar(f"{prefix}total_loss", total)
+        if len(found) > 1:
+            for name, value in found.items():
+                storage.put_scalar(name, value)
+
+    def flush(self) -> None:
+        """Have the writers write what is new, whatever their period."""
+        for hook in self._hooks:
+            if isinstance(hook, Write):
+                hook.act(self.run)
+
+    # How it stands on Stoker
+
+    def inner(self) -> Any:
+        """The trainer that has the model, the data and the step."""
+        return self
+
+    def resume(self) -> str:
+        """Whether to go on from a checkpoint, if there is one: as ``Trainer.fit`` takes it."""
+        return "auto"
+
+    def engine_options(self) -> dict[str, Any]:
+        """How the engine runs the model."""
+        return {}
+
+    def run_step_of(self, inner: Any, number: int) -> None:
+        """One call of `run_step`, of which an iteration has as many as it has micro-batches."""
+        self.run_step()
+
+    def _stoker(self, inner: Any, start_iter: int) -> tuple[Trainer, Any]:
+        model, optimizer = getattr(inner, "model", None), getattr(inner, "optimizer", None)
+        if model is None or optimizer is None:
+            model = Anchor()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        loader = getattr(inner, "data_loader", None)
+        if loader is None:
+            loader = [torch.zeros(1)] * max(1, self.max_iter - start_iter)
+        options = {**self.engine_options(), **getattr(inner, "engine_extras", {})}
+        engine = Engine(model, optimizer, **options)
+        me = weakref.proxy(self)
+        step = inner.stoker_step = RunStep(me, weakref.proxy(inner))
+        trainer = Trainer(
+            engine,
+            [Clock(me), *self._adapted()],
+            step=step,
+            accumulate=getattr(inner, "grad_acc_steps", 1),
+            last_window="drop",
+        )
+        windows = {w for hook in self._hooks for w in getattr(hook, "windows", ())}
+        if len(windows) > 1:
+            raise ValueError(f"writers smooth over {sorted(windows)} values, expected one number")
+        storage = EventStorage(start_iter, window=windows.pop() if windows else 20)
+        storage.engine = engine
+        trainer.run.events, trainer.run.step = storage, start_iter
+        return trainer, loader
+
+    def _adapted(self) -> list[Hook]:
+        seen: Counter[str] = Counter()
+        found: list[Hook] = []
+        for hook in self._hooks:
+            if isinstance(hook, Hook):
+                found.append(hook)
+                continue
+            kind = type(hook).__name__
+            seen[kind] += 1
+            name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
+            found.append(Adapter(hook, HookBase, name))
+        return found
+
+
+def _number(value: Tensor) -> Tensor:
+    return value.detach().float().mean() if value.ndim else value
+
+
+def _runs_itself(inner: Any) -> bool:
+    stock = (EagerTrainer.run_step, GraphTrainer.run_step)
+    return getattr(type(inner), "run_step", None) not in stock
+
+
+def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any = None) -> Any:
+    """A batch as the keyword arguments of the model."""
+    if type(data) is dict and mixup_func is None:
+        return data
+    if hasattr(data, "get_fields"):
+        data = {name: getattr(one, "tensor", one) for name, one in data.get_fields().items()}
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"get_batch got a {type(data).__name__}, expected a dict of the model's arguments: "
+            "let the data set return one, or override get_batch"
+        )
+    if mixup_func is not None:
+        images, labels = mixup_func(data["images"], data["labels"])
+        return {**data, "images": images, "labels": labels}
+    return data
+
+
+class EagerTrainer(TrainerBase):
+    """Runs a model whose forward returns a dict of losses.
+
+    Args:
+        model: called with a batch as keyword arguments.
+        data_loader: gives the batches; ``mixup_func`` of it, if there is one, mixes them.
+        optimizer: over the model's parameters.
+        grad_acc_steps: batches to one iteration.
+    """
+
+    def __init__(
+        self, model: nn.Module, data_loader: Any, optimizer: Any, grad_acc_steps: int = 1
+    ) -> None:
+        super().__init__()
+        self.model, self.data_loader, self.optimizer = model, data_loader, optimizer
+        self.grad_acc_steps = grad_acc_steps
+        self.stoker_step: RunStep
+        model.train()
+
+    def run_step_of(self, inner: Any, number: int) -> None:
+        """The same where no other trainer stands around it."""
+        at, self.iter = self.iter, number
+        self.run_step(plain_batch)
+        self.iter = at
+
+    def run_step(  # type: ignore[override]
+        self, get_batch: Callable[..., Any], input_placement_device: str = "cuda"
+    ) -> None:
+        """Forward, backward and update over the batches of the iteration."""
+        mixup = getattr(self.data_loader, "mixup_func", None)
+        if mixup is None:
+            self.stoker_step.whole(get_batch, input_placement_device)
+        else:
+            self.stoker_step.whole(
+                lambda data, device: get_batch(data, device, mixup), input_placement_device
+            )
+
+
+class Graph:
+    """A model to be compiled, with the optimizer that trains it."""
+
+    def __init__(self, model: nn.Module, optimizer: Any = None, backend: str = "inductor") -> None:
+        self.model, self.optimizer, self.backend = model, optimizer, backend
+
+
+class GraphTrainer(EagerTrainer):
+    """The same with the model run through `torch.compile`."""
+
+    def __init__(self, graph: Graph, data_loader: Any, grad_acc_steps: int = 1) -> None:
+        super().__init__(graph.model, data_loader, graph.optimizer, grad_acc_steps)
+        self.graph = graph
+        self.engine_extras = {"compile": graph.backend}

@@ -1,0 +1,1 @@
+"""Events, checkpoints, processes and logs."""

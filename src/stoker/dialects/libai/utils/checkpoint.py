@@ -1,0 +1,98 @@
+"""`Checkpointer`: saving and loading by name, in Stoker's format."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from stoker import dist, load_weights
+from stoker.checkpoint import Checkpoints
+from stoker.saved import find_checkpoint
+
+_log = logging.getLogger("libai.checkpoint")
+
+
+class Checkpointer:
+    """Saves a model, and other things that have a state, into a folder with a name.
+
+    Args:
+        model: its weights.
+        save_dir: where; nothing is saved without it.
+        save_to_disk: whether to save at all.
+        checkpointables: what else is saved, by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        save_dir: str | Path = "",
+        *,
+        save_to_disk: bool = True,
+        **checkpointables: Any,
+    ) -> None:
+        self.model, self.save_dir = model, Path(save_dir)
+        self.save_to_disk = save_to_disk and str(save_dir) != ""
+        self.checkpointables = checkpointables
+
+    def save(self, name: str, **kwargs: Any) -> None:
+        """Save under this name, with further plain values, and call it the last checkpoint."""
+        self.write(name, **kwargs)
+        self.tag_last_checkpoint(name)
+
+    def write(self, name: str, **kwargs: Any) -> None:
+        """The same, but what was the last checkpoint stays it."""
+        if not self.save_to_disk:
+            return
+        states = {key: one.state_dict() for key, one in self.checkpointables.items()}
+        state = {"model": self.model.state_dict(), **states, "extra": kwargs}
+        with Checkpoints(self.save_dir / name, keep=1) as checkpoints:
+            checkpoints.save(kwargs.get("iteration", -1) + 1, state, wait=True)
+
+    def load(self, path: str | Path, checkpointables: Sequence[str] | None = None) -> Any:
+        """Load what fits, and say what does not; further values that were saved with it.
+
+        Args:
+            path: a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
+            checkpointables: what to load beside the model; None means all.
+        """
+        if str(path) == "":
+            _log.info("no checkpoint to load: the model is as it was made")
+            return {}
+        load_weights(self.model, path)
+        if Path(path).is_file():
+            return {}
+        whole = find_checkpoint(path, None)
+        assert whole is not None
+        state = Checkpoints(whole.parent).load(whole).shared
+        if "run" in state:  # a run takes the rest up itself, when it goes on
+            return {"iteration": state["run"]["step"] - 1}
+        for key in self.checkpointables if checkpointables is None else checkpointables:
+            if key in state:
+                self.checkpointables[key].load_state_dict(state[key])
+        return state["extra"]
+
+    def resume_or_load(self, path: str | Path, *, resume: bool = True) -> Any:
+        """The last checkpoint, if it is to go on and there is one; else the weights of ``path``."""
+        if resume and self.has_checkpoint():
+            return self.load(self.get_checkpoint_file())
+        return self.load(path, checkpointables=[])
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is a last checkpoint."""
+        return (self.save_dir / "last_checkpoint").is_file()
+
+    def get_checkpoint_file(self) -> str:
+        """Where the last checkpoint is, "" if there is none."""
+        if not self.has_checkpoint():
+            return ""
+        return str(self.save_dir / (self.save_dir / "last_checkpoint").read_text().strip())
+
+    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
+        """Call this the last checkpoint."""
+        if self.save_to_disk and dist.is_main():
+            aside = self.save_dir / ".last_checkpoint.partial"
+            aside.write_text(last_filename_basename)
+            os.replace(aside, self.save_dir / "last_checkpoint")

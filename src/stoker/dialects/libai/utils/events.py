@@ -1,0 +1,185 @@
+"""The numbers of a run, counted in iterations from 0, and where they are written to."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stoker import Engine, events
+from stoker.events import Row, Where, Writer
+
+_log = logging.getLogger("libai.events")
+
+
+class HistoryBuffer:
+    """The last values of a name, oldest first."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    def values(self) -> list[float]:
+        """The values."""
+        return self._values
+
+    def latest(self) -> float:
+        """The last one."""
+        return self._values[-1]
+
+    def median(self, window_size: int) -> float:
+        """The median of the last ones."""
+        last = sorted(self._values[-window_size:])
+        half = len(last) // 2
+        return last[half] if len(last) % 2 else (last[half - 1] + last[half]) / 2
+
+    def avg(self, window_size: int) -> float:
+        """The mean of the last ones."""
+        last = self._values[-window_size:]
+        return sum(last) / len(last)
+
+
+class EventStorage(events.EventStorage):
+    """Stoker's storage, which counts the iterations that are begun and not those finished."""
+
+    def __init__(self, start_iter: int = 0, *, window: int = 20) -> None:
+        super().__init__(window=window, step=start_iter + 1)
+        self.samples = 0
+        self.engine: Engine | None = None  # of the run that is in progress
+        self.images: list[tuple[str, Tensor, int]] = []
+
+    @property
+    def iter(self) -> int:
+        """The iteration in hand."""
+        return max(0, self.step - 1)
+
+    @iter.setter
+    def iter(self, value: int) -> None:
+        self.step = value + 1
+
+    def increment(self) -> None:
+        """Go on to the next iteration, where no trainer does it."""
+        self.step += 1
+
+    def put_image(self, img_name: str, img_tensor: Tensor) -> None:
+        """Put an image, (channels, height, width), for TensorBoard."""
+        self.images.append((img_name, img_tensor.detach(), self.iter))
+
+    def clear_images(self) -> None:
+        """Forget the images; a writer does so when it has written them."""
+        self.images = []
+
+    def history(self, name: str) -> Any:
+        """The last values under a name as a `HistoryBuffer`."""
+        return HistoryBuffer(super().history(name))
+
+    def histories(self) -> dict[str, HistoryBuffer]:
+        """The same of all names."""
+        return {name: self.history(name) for name in super().latest()}
+
+    def latest(self) -> dict[str, tuple[float, int]]:
+        """Each name with its last value and the iteration of it."""
+        return {name: (value, step - 1) for name, (value, step) in super().latest().items()}
+
+    def latest_with_smoothing_hint(self, window_size: int = 20) -> dict[str, tuple[float, int]]:
+        """The same, but the median of the last values where the name is smoothed."""
+        smooth = self.smoothing_hints()
+        return {
+            name: (self.history(name).median(window_size) if smooth[name] else value, at)
+            for name, (value, at) in self.latest().items()
+        }
+
+    def smoothing_hints(self) -> dict[str, bool]:
+        """Which names are smoothed."""
+        return {name: bool(s["smooth"]) for name, s in self.state_dict()["series"].items()}
+
+
+def get_event_storage() -> EventStorage:
+    """The storage of the run in progress, for code far from the trainer, such as a model."""
+    storage = events.get_event_storage()
+    assert isinstance(storage, EventStorage), "a Stoker run without LiBai's trainer is in progress"
+    return storage
+
+
+class EventWriter:
+    """A writer of your own: it reads `get_event_storage` when it is told to write."""
+
+    def write(self) -> None:
+        """Write what is there."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class JSONWriter(events.JsonLines):
+    """Appends JSON lines to a file; ``iteration`` counts from 0."""
+
+    def __init__(self, json_file: str | Path, window_size: int = 20) -> None:
+        super().__init__(json_file)
+        self.window_size = window_size
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """One line per iteration, its names in order."""
+        super().write([Row(row.step, dict(sorted(row.scalars.items()))) for row in rows], where)
+
+    def head(self, row: Row, where: Where) -> dict[str, Any]:
+        """The iteration."""
+        return {"iteration": max(0, row.step - 1)}
+
+
+class TensorboardXWriter(events.TensorBoard):
+    """Writes numbers and images for TensorBoard; the x axis is the iteration."""
+
+    def __init__(self, log_dir: str | Path, window_size: int = 20) -> None:
+        super().__init__(log_dir)
+        self.window_size = window_size
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """Add the numbers, and the images that came."""
+        super().write([Row(max(0, row.step - 1), row.scalars) for row in rows], where)
+        storage = get_event_storage()
+        for name, image, at in storage.images:
+            self._writer.add_image(name, image, at)
+        storage.clear_images()
+
+
+class CommonMetricPrinter(Writer):
+    """One line for people: time left, iteration, losses, speed, learning rate."""
+
+    def __init__(self, batch_size: int, max_iter: int) -> None:
+        super().__init__(None)
+        self._batch_size, self._max_iter, self._shown = batch_size, max_iter, -1
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """The line of the latest iteration, once."""
+        row = next((row for row in rows if row.step == where.step > self._shown), None)
+        if row is None or not any("loss" in name for name in row.scalars):
+            return
+        self._shown, found = row.step, row.scalars
+        eta = [f"eta: {timedelta(seconds=round(where.eta))}"] if where.eta is not None else []
+        parts = [*eta, f"iteration: {row.step - 1}/{self._max_iter}"]
+        parts.append(f"consumed_samples: {where.samples}")
+        parts += [f"{name}: {value:.4g}" for name, value in found.items() if "loss" in name]
+        parts += [f"{n}: {found[n]:.4f} s/iter" for n in ("time", "data_time") if n in found]
+        if found.get("time"):
+            parts.append(f"total_throughput: {self._batch_size / found['time']:.2f} samples/s")
+        if "lr" in found:
+            parts.append(f"lr: {found['lr']:.2e}")
+        _log.info("  ".join(parts))
+
+
+class Foreign(Writer):
+    """Has an `EventWriter` write when Stoker's writers do."""
+
+    def __init__(self, writer: Any) -> None:
+        super().__init__(None)
+        self._writer = writer
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """Tell it."""
+        self._writer.write()
+
+    def close(self) -> None:
+        """Tell it."""
+        self._writer.close()

@@ -1,0 +1,37 @@
+"""Where a script's log goes."""
+
+import logging
+import sys
+from pathlib import Path
+
+from stoker import dist
+from stoker.log import LogFile
+
+
+def setup_logger(output: str | Path | None = None, name: str = "libai") -> logging.Logger:
+    """Log to standard output in the first process, and to ``log.txt`` (``.rankN``) in each.
+
+    What Stoker itself says goes into the same file.
+    """
+    logger, core = logging.getLogger(name), logging.getLogger("stoker")
+    logger.setLevel(logging.DEBUG)
+    for one in (logger, core):
+        for old in [old for old in one.handlers if isinstance(old, LogFile | _Output)]:
+            one.removeHandler(old)
+        if output is not None:
+            one.addHandler(LogFile(Path(output), lambda: True))
+    if dist.is_main():
+        logger.addHandler(_Output())
+    return logger
+
+
+class _Output(logging.Handler):
+    """The standard output of the moment."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        form = "[%(asctime)s %(name)s]: %(message)s"
+        self.setFormatter(logging.Formatter(form, datefmt="%m/%d %H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stdout, flush=True)

@@ -1,0 +1,5 @@
+"""PyTorch training on Orca's names."""
+
+from stoker.dialects.orca.learn.pytorch.estimator import Estimator
+
+__all__ = ["Estimator"]

@@ -1,0 +1,232 @@
+"""Orca's owner as a Stoker `Step`, and its callbacks as hooks."""
+
+import math
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from stoker import Engine, Hook, Output, Priority, Run, Step, dist
+from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
+from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import MainCallback
+from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner, renamed
+from stoker.log import get_logger
+from stoker.types import Stateful
+
+_log = get_logger()
+
+POINTS = {
+    "before_run": ("before_run", "on_run_begin"),
+    "before_epoch": ("before_train_epoch", "before_epoch", "on_epoch_begin"),
+    "before_step": ("before_train_iter", "before_iter", "on_iter_begin"),
+    "after_step": ("after_train_iter", "after_iter", "on_iter_end"),
+    "before_val": ("before_val_epoch", "before_epoch", "on_epoch_begin"),
+    "before_val_step": ("before_val_iter", "before_iter", "on_iter_begin"),
+    "after_val_step": ("after_val_iter", "after_iter", "on_iter_end"),
+    "after_val": ("after_val_epoch", "after_epoch", "on_epoch_end"),
+    "after_epoch": ("after_train_epoch", "after_epoch", "on_epoch_end"),
+    "before_predict": ("before_pred_epoch", "before_epoch", "on_epoch_begin"),
+    "before_predict_step": ("before_pred_iter", "before_iter", "on_iter_begin"),
+    "after_predict_step": ("after_pred_iter", "after_iter", "on_iter_end"),
+    "after_predict": ("after_pred_epoch", "after_epoch", "on_epoch_end"),
+    "after_run": ("after_run", "on_run_end"),
+}
+"""Stoker's points, and which of Orca's is called there; the others are reached through it."""
+
+
+class OwnerStep(Step):
+    """The step of a run, as its `MainCallback` has it."""
+
+    def __init__(self, owner: MainCallback, runner: TorchRunner) -> None:
+        self._owner, self._runner = owner, runner
+        self.__name__ = type(owner).__name__
+        self.forward_s = self.backward_s = 0.0
+
+    def train(self, run: Run) -> bool | None:
+        """Forward and backward, and the learning rate where it moves by update."""
+        runner, owner, engine = self._runner, self._owner, run.engine
+        if engine.moves:
+            runner.batch = engine.place(runner.batch)
+        began = perf_counter()
+        owner.on_train_forward(runner)
+        output = self._took(run, runner.result(owner, "train"))
+        between = perf_counter()
+        loss, runner.loss = runner.loss, shared_loss(run, runner.loss)
+        owner.on_iter_backward(runner)
+        runner.loss = output.loss = loss
+        self.forward_s += between - began
+        self.backward_s += perf_counter() - between
+        if engine.lr_step == "step":
+            owner.on_lr_adjust(runner)
+        return None
+
+    def adjust_lr(self, engine: Engine, run: Run) -> None:
+        """The learning rate after an epoch; the last ``batch_idx`` is there once more."""
+        assert run.feed is not None
+        self._runner.batch_idx = run.feed.position - 1
+        self._owner.on_lr_adjust(self._runner)
+        self._runner.drop()
+
+    def val_forward(self, engine: Engine, batch: Any) -> Output:
+        """One validation batch."""
+        self._runner.batch = batch
+        self._owner.on_val_forward(self._runner)
+        return self._runner.result(self._owner, "val")
+
+    def predict(self, engine: Engine, batch: Any) -> Any:
+        """One batch of a prediction."""
+        self._runner.batch = batch
+        self._owner.on_pred_forward(self._runner)
+        return self._runner.result(self._owner, "pred").outputs
+
+
+def shared_loss(run: Run, loss: Tensor) -> Tensor:
+    """The loss whose gradients, averaged over processes, are those of all samples together."""
+    parts = run.engine.arrangement.parts
+    if parts == 1:
+        return loss
+    size, expected = run.sizes[0], run.expected
+    if size and getattr(run.engine.given_criterion, "reduction", None) == "sum":
+        return loss * parts
+    return loss if size == expected else loss * (size / expected)
+
+
+class CallbackHook(Hook):
+    """A callback, at the points that it acts at."""
+
+    def __init__(self, callback: Callback, runner: TorchRunner, number: int) -> None:
+        self.name = f"{type(callback).__name__} {number}" if number else type(callback).__name__
+        self._callback = callback
+        for point, names in POINTS.items():
+            if any(getattr(type(callback), n) is not getattr(Callback, n) for n in names):
+                setattr(
+                    self, point, partial(self._call, runner, getattr(callback, names[0]), point)
+                )
+
+    @staticmethod
+    def _call(runner: TorchRunner, method: Any, point: str, run: Run) -> None:
+        if run.task == "fit" or point not in ("before_run", "after_run"):
+            method(runner)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The callback's own."""
+        return self._callback.state_dict() if isinstance(self._callback, Stateful) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        if isinstance(self._callback, Stateful):
+            self._callback.load_state_dict(state)
+
+
+class RunnerHook(Hook):
+    """Keeps a runner up to date, before the callbacks see it, and makes the stats of an epoch."""
+
+    priority = Priority.NORMAL - 1
+    alike = True
+
+    def __init__(self, runner: TorchRunner, step: OwnerStep, *, profile: bool) -> None:
+        self.name = "TorchRunner"
+        self._runner, self._step, self._profile = runner, step, profile
+        self.rows: list[dict[str, Any]] = []
+        self._samples = 0
+        self._last: tuple[Any, float] = (0.0, 0.0)  # the loss of the last batch, and its weight
+        self._began = self._val_samples = 0.0
+
+    def attach(self, run: Run) -> None:
+        """The run in question."""
+        self._runner.run = run
+
+    def before_epoch(self, run: Run) -> None:
+        """Forget the last epoch."""
+        self._runner.epoch_stats, self._samples = {}, run.samples
+        self._began, self._step.forward_s, self._step.backward_s = perf_counter(), 0.0, 0.0
+
+    def before_step(self, run: Run) -> None:
+        """An iteration begins."""
+        assert run.feed is not None
+        self._runner.take(run.batches[0], run.feed.position - 1)
+
+    def after_step(self, run: Run) -> None:
+        """Remember the loss, which is read at the end of the epoch alone."""
+        self._last = self._runner.loss.detach(), run.sizes[-1]
+
+    def before_val(self, run: Run) -> None:
+        """A validation begins."""
+        self._val_samples = 0
+
+    def before_val_step(self, run: Run) -> None:
+        """A validation batch is there."""
+        self.before_step(run)
+        self._val_samples += run.sizes[0]
+
+    def after_val(self, run: Run) -> None:
+        """Its samples, over all processes."""
+        self._val_samples = int(dist.all_sum(self._val_samples)[0])
+        run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
+
+    def before_predict_step(self, run: Run) -> None:
+        """A batch to predict is there."""
+        self.before_step(run)
+
+    def after_epoch(self, run: Run) -> None:
+        """The stats of the epoch."""
+        assert run.feed is not None
+        count = int(dist.largest(run.feed.position)[0])
+        row: dict[str, Any] = {
+            "epoch": run.epoch_in_hand,
+            "batch_count": count,
+            "num_samples": run.samples - self._samples,
+            **renamed(run.metrics),
+        }
+        total, weight = dist.all_sum(float(self._last[0]) * self._last[1], self._last[1])
+        row["last_train_loss"] = total / weight if weight else math.nan
+        if self._profile:
+            row["profile"] = {
+                "mean_fwd_s": self._step.forward_s / max(1, count),
+                "mean_bwd_s": self._step.backward_s / max(1, count),
+                "mean_train_epoch_s": perf_counter() - self._began,
+            }
+        self.rows = [r for r in self.rows if r["epoch"] != row["epoch"]] + [row]
+        self._runner.epoch_stats = row
+        _log.info(f"Finished training epoch {row['epoch']}, stats averaged over workers: {row}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stats so far, and what is plain in the pocket."""
+        plain = (int, float, str, bool, Tensor)
+        kept = {key: v for key, v in self._runner.pocket.items() if isinstance(v, plain)}
+        last = [float(self._last[0]), self._last[1]]
+        return {"rows": self.rows, "samples": self._samples, "last": last, "pocket": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.rows, self._samples = list(state["rows"]), state["samples"]
+        self._last = state["last"][0], state["last"][1]
+        self._runner.pocket.update(state["pocket"])
+
+
+class DropHook(Hook):
+    """Takes an iteration from the runner when all callbacks have seen it."""
+
+    priority = Priority.NORMAL + 1
+    alike = True
+
+    def __init__(self, runner: TorchRunner) -> None:
+        self.name = "TorchRunner, afterwards"
+        self._runner = runner
+
+    def after_step(self, run: Run) -> None:
+        """Training."""
+        self._runner.drop()
+
+    def after_val_step(self, run: Run) -> None:
+        """Validation."""
+        self._runner.drop()
+
+    def after_predict_step(self, run: Run) -> None:
+        """Prediction."""
+        self._runner.drop()
+
+    def on_exception(self, run: Run) -> None:
+        """A failure."""
+        self._runner.drop()

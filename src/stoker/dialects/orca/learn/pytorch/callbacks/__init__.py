@@ -1,0 +1,6 @@
+"""Callbacks, and the one that owns the step."""
+
+from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
+from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import MainCallBack, MainCallback
+
+__all__ = ["Callback", "MainCallBack", "MainCallback"]

@@ -1,0 +1,127 @@
+"""`Callback`: code at the named points of an Orca run."""
+
+from collections.abc import Sequence
+
+from stoker import Hook
+from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
+
+
+class Callback:
+    """Code at named points; each takes the runner.
+
+        before_run
+          before_train_epoch
+            before_train_iter  …the owner: forward, backward…  after_train_iter
+            …the owner: on_lr_adjust…
+            before_val_epoch   before_val_iter …forward… after_val_iter   after_val_epoch
+          after_train_epoch                     validation results are visible
+        after_run
+        before_pred_epoch   before_pred_iter …forward… after_pred_iter   after_pred_epoch
+
+    The points of a stage call the general one, ``before_epoch``, ``after_epoch``, ``before_iter``
+    or ``after_iter``, and that calls the older spelling, ``on_epoch_begin`` and so on: whoever
+    overrides the first without ``super()`` silences the others. A callback with ``state_dict`` and
+    ``load_state_dict`` has its state saved with the run.
+    """
+
+    def before_run(self, runner: TorchRunner) -> None:
+        """A fit begins."""
+        self.on_run_begin(runner)
+
+    def after_run(self, runner: TorchRunner) -> None:
+        """A fit ends, well or not."""
+        self.on_run_end(runner)
+
+    def before_epoch(self, runner: TorchRunner) -> None:
+        """A pass over training, validation or prediction data begins."""
+        self.on_epoch_begin(runner)
+
+    def after_epoch(self, runner: TorchRunner) -> None:
+        """Such a pass is over; of training data with its validation."""
+        self.on_epoch_end(runner)
+
+    def before_iter(self, runner: TorchRunner) -> None:
+        """A batch is there."""
+        self.on_iter_begin(runner)
+
+    def after_iter(self, runner: TorchRunner) -> None:
+        """A batch is done."""
+        self.on_iter_end(runner)
+
+    def before_train_epoch(self, runner: TorchRunner) -> None:
+        """A pass over the training data begins."""
+        self.before_epoch(runner)
+
+    def after_train_epoch(self, runner: TorchRunner) -> None:
+        """Training and validation of an epoch are over; see ``runner.epoch_stats``."""
+        self.after_epoch(runner)
+
+    def before_train_iter(self, runner: TorchRunner) -> None:
+        """A batch to train on is there."""
+        self.before_iter(runner)
+
+    def after_train_iter(self, runner: TorchRunner) -> None:
+        """The update is made and counted."""
+        self.after_iter(runner)
+
+    def before_val_epoch(self, runner: TorchRunner) -> None:
+        """A validation begins."""
+        self.before_epoch(runner)
+
+    def after_val_epoch(self, runner: TorchRunner) -> None:
+        """A validation is over; see ``runner.metrics``."""
+        self.after_epoch(runner)
+
+    def before_val_iter(self, runner: TorchRunner) -> None:
+        """A batch to validate on is there."""
+        self.before_iter(runner)
+
+    def after_val_iter(self, runner: TorchRunner) -> None:
+        """A batch was validated."""
+        self.after_iter(runner)
+
+    def before_pred_epoch(self, runner: TorchRunner) -> None:
+        """A prediction begins."""
+        self.before_epoch(runner)
+
+    def after_pred_epoch(self, runner: TorchRunner) -> None:
+        """A prediction is over."""
+        self.after_epoch(runner)
+
+    def before_pred_iter(self, runner: TorchRunner) -> None:
+        """A batch to predict is there."""
+        self.before_iter(runner)
+
+    def after_pred_iter(self, runner: TorchRunner) -> None:
+        """A batch is predicted: ``runner.output``."""
+        self.after_iter(runner)
+
+    def on_run_begin(self, runner: TorchRunner) -> None:
+        """The older spelling of ``before_run``."""
+
+    def on_run_end(self, runner: TorchRunner) -> None:
+        """The older spelling of ``after_run``."""
+
+    def on_epoch_begin(self, runner: TorchRunner) -> None:
+        """The older spelling of ``before_epoch``."""
+
+    def on_epoch_end(self, runner: TorchRunner) -> None:
+        """The older spelling of ``after_epoch``."""
+
+    def on_iter_begin(self, runner: TorchRunner) -> None:
+        """The older spelling of ``before_iter``."""
+
+    def on_iter_end(self, runner: TorchRunner) -> None:
+        """The older spelling of ``after_iter``."""
+
+    def every_n_iter(self, runner: TorchRunner, n: int) -> bool:
+        """Whether a multiple of ``n`` updates is finished; never for ``n`` below 1."""
+        return n > 0 and runner.global_step > 0 and runner.global_step % n == 0
+
+    def every_n_epoch(self, runner: TorchRunner, n: int) -> bool:
+        """Whether a multiple of ``n`` epochs is finished; never for ``n`` below 1."""
+        return n > 0 and runner.epochs > 0 and runner.epochs % n == 0
+
+    def hooks(self) -> Sequence[Hook]:
+        """Stoker's own hooks that do the work of this callback."""
+        return ()

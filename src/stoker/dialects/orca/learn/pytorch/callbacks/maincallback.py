@@ -1,0 +1,101 @@
+"""`MainCallback`: the one owner of forward, backward and learning rate."""
+
+from collections.abc import Iterable
+from inspect import signature
+from typing import Any
+
+from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
+from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
+from stoker.engine.batch import call, fault_of_targets, find_loss
+
+
+class MainCallback(Callback):
+    """What one update means. A run has exactly one; override the parts that differ.
+
+    A forward sets ``runner.output`` and ``runner.loss``, and ``runner.target`` where metrics are to
+    see another target than the last part of the batch.
+    """
+
+    def on_iter_forward(self, runner: TorchRunner) -> None:
+        """Model and loss on a batch ``(*features, target)``; training and validation alike.
+
+        Without a criterion the model gets what it takes of the batch, and may return its own loss.
+        """
+        batch, criterion = runner.batch, runner.criterion
+        if criterion is None or not isinstance(batch, tuple | list):
+            runner.output = call(runner.engine, taken(runner, batch))
+            loss, _ = find_loss(runner.output)
+            if loss is not None:
+                runner.loss = loss
+            return
+        features, runner.target = batch if len(batch) == 2 else (tuple(batch[:-1]), batch[-1])
+        output = runner.output = call(runner.engine, features)
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        targets = runner.target if isinstance(runner.target, tuple | list) else (runner.target,)
+        try:
+            runner.loss = criterion(*outputs, *targets)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            fault = fault_of_targets(runner.engine.given_criterion, output, runner.target)
+            if fault is not None:
+                error.add_note(f"the loss got {fault}")
+            raise
+
+    def on_train_forward(self, runner: TorchRunner) -> None:
+        """The forward pass of training."""
+        self.on_iter_forward(runner)
+
+    def on_val_forward(self, runner: TorchRunner) -> None:
+        """The forward pass of validation."""
+        self.on_iter_forward(runner)
+
+    def on_pred_forward(self, runner: TorchRunner) -> None:
+        """The forward pass of prediction: the model on all parts of the batch that it takes."""
+        runner.output = call(runner.engine, taken(runner, runner.batch))
+
+    def on_iter_backward(self, runner: TorchRunner) -> None:
+        """Forget the last gradients, take new ones, and update."""
+        engine = runner.engine
+        engine.zero_grad()
+        engine.backward(runner.loss)
+        engine.update()
+
+    def on_lr_adjust(self, runner: TorchRunner) -> Any:
+        """Move the scheduler, if there is one: after each epoch, or after each update."""
+        if runner.scheduler is not None:
+            runner.engine.adjust_lr()
+
+
+def taken(runner: TorchRunner, batch: Any) -> Any:
+    """What the model takes of a batch: all its parts, or those before the target."""
+    if isinstance(batch, tuple | list):
+        try:
+            signature(runner.engine.model.forward).bind(*batch)
+        except TypeError:
+            return batch[0] if len(batch) == 2 else tuple(batch[:-1])
+    return batch
+
+
+MainCallBack = MainCallback
+"""As it is spelled in places."""
+
+
+def make_only_mainCallback(  # noqa: N802
+    callbacks: Iterable[Any] | None,
+) -> tuple[MainCallback, list[Callback]]:
+    """The one owner, and all callbacks with it at the head; what was given stays as it is."""
+    given = list(callbacks or ())
+    for one in given:
+        if not isinstance(one, Callback):
+            kind = (
+                f"the class {one.__name__}" if isinstance(one, type) else f"a {type(one).__name__}"
+            )
+            raise TypeError(f"callbacks hold {kind}, expected a Callback object")
+    owners = [one for one in given if isinstance(one, MainCallback)]
+    if len(owners) > 1:
+        names = ", ".join(type(one).__name__ for one in owners)
+        raise ValueError(
+            f"{len(owners)} owners of the step were given ({names}), expected exactly one "
+            "MainCallback: put what they do into one"
+        )
+    owner = owners[0] if owners else MainCallback()
+    return owner, [owner, *(one for one in given if one is not owner)]

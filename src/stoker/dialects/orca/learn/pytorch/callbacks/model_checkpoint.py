@@ -1,0 +1,114 @@
+"""`ModelCheckpoint`: checkpoints under names of one's own."""
+
+import os
+from pathlib import Path
+from string import Formatter
+
+from stoker import Every, Hook, Run, dist
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.manifest import Manifest
+from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
+from stoker.errors import CheckpointError, did_you_mean
+from stoker.hooks import Priority
+
+_PLACES = ("epoch", "iter")
+
+
+class ModelCheckpoint(Callback):
+    """Saves the run, and names what was saved: ``epoch=3.ckpt``, ``last.ckpt``.
+
+    What is saved are Stoker's checkpoints, in ``checkpoints/`` beside the names or in the
+    estimator's ``model_dir``; a name is a link to one of them. The same script started again goes
+    on from the newest.
+
+    Args:
+        filepath: folder and name, such as ``"models/net-{epoch:02d}-{iter}"``.
+        save_weights_only: let the names lead to the weights alone.
+        by_epoch: whether ``interval`` counts epochs or updates.
+        interval: -1 means every epoch, and by updates only the end.
+    """
+
+    def __init__(
+        self,
+        filepath: str | Path = "",
+        save_weights_only: bool = False,
+        by_epoch: bool = True,
+        interval: int = -1,
+    ) -> None:
+        folder, name = os.path.split(os.fspath(filepath))
+        self.folder, self.by_epoch = Path(folder), by_epoch
+        self.template = name.removesuffix(".ckpt") or ("{epoch}" if by_epoch else "{iter}")
+        for _, place, _, _ in Formatter().parse(self.template):
+            if place is not None and place not in _PLACES:
+                raise ValueError(
+                    f"filepath has {{{place}}}{did_you_mean(place, _PLACES)} "
+                    "(it takes {epoch} and {iter})"
+                )
+        self.weights_only = save_weights_only
+        unit = "ep" if by_epoch else "st"
+        never = interval == -1 and not by_epoch
+        count = 1 if interval == -1 else interval
+        self.every = None if never else Every.of(f"{count}{unit}")
+
+    def name(self, epoch: int, step: int) -> str:
+        """What a checkpoint is called."""
+        template = self.template
+        for place in _PLACES:
+            template = template.replace(f"{{{place}", f"{place}={{{place}")
+        return template.format(epoch=epoch, iter=step) + ".ckpt"
+
+    def names(self, checkpoints: Path) -> Hook:
+        """The hook that names what is in that folder."""
+        return Names(self, checkpoints)
+
+
+class Names(Hook):
+    """Links the names of a `ModelCheckpoint` to the checkpoints themselves."""
+
+    priority = Priority.SAVE + 10
+    alike = True
+    writes = True
+
+    def __init__(self, callback: ModelCheckpoint, checkpoints: Path) -> None:
+        self.name = "ModelCheckpoint, its names"
+        self._callback, self._checkpoints = callback, checkpoints
+        self._every = callback.every
+
+    def before_run(self, run: Run) -> None:
+        """Refuse a folder with the checkpoints of something else, in all processes alike."""
+        inside = self._checkpoints.resolve()
+        found = self._callback.folder.glob("*.ckpt")
+        others = [path.name for path in found if not path.resolve().is_relative_to(inside)]
+        others = dist.gathered(sorted(others))[0]
+        if others and run.task == "fit":
+            raise CheckpointError(
+                f"'{self._callback.folder}' holds {others[0]}, which is not of this run: choose "
+                "another folder"
+            )
+
+    def before_epoch(self, run: Run) -> None:
+        """Name what was saved meanwhile."""
+        self._link()
+
+    def after_run(self, run: Run) -> None:
+        """Name the rest, and the last."""
+        self._link(last=True)
+
+    def _link(self, *, last: bool = False) -> None:
+        if not dist.is_main():
+            return
+        saved = Checkpoints(self._checkpoints).list()
+        for path in saved:
+            manifest = Manifest.read(path)
+            step, epoch = manifest.step, int(manifest.info["epoch"])
+            if self._every and (self._every.at_step(step) or self._every.at_epoch(epoch)):
+                self._point(self._callback.name(epoch, step), path)
+        if last and saved:
+            (self._callback.folder / "last.ckpt").unlink(missing_ok=True)
+            self._point("last.ckpt", saved[-1])
+
+    def _point(self, name: str, path: Path) -> None:
+        link = self._callback.folder / name
+        target = path / "model.safetensors" if self._callback.weights_only else path
+        if not link.is_symlink():
+            link.symlink_to(os.path.relpath(target, link.parent))

@@ -1,0 +1,49 @@
+"""`WandbLoggerCallback`: results for Weights & Biases."""
+
+from importlib import import_module
+from typing import Any
+
+from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
+from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
+
+
+class WandbLoggerCallback(Callback):
+    """Logs the results of each epoch, from the first process alone.
+
+    Args:
+        project: the project to log to.
+        log_config: whether the estimator's config is logged, too.
+        watch_model: whether gradients and parameters are.
+        init_args: further arguments of ``wandb.init``.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        log_config: bool = False,
+        watch_model: bool = False,
+        **init_args: Any,
+    ) -> None:
+        self.project, self.log_config, self.watch_model = project, log_config, watch_model
+        self.init_args = init_args
+        self._run: Any = None
+
+    def before_run(self, runner: TorchRunner) -> None:
+        """Begin a run there."""
+        if runner.rank != 0:
+            return
+        config = {"config": dict(runner.config)} if self.log_config else {}
+        self._run = import_module("wandb").init(project=self.project, **config, **self.init_args)
+        if self.watch_model:
+            self._run.watch(runner.engine.model)
+
+    def after_train_epoch(self, runner: TorchRunner) -> None:
+        """Log the epoch."""
+        if self._run is not None:
+            self._run.log(runner.epoch_stats, step=runner.global_step)
+
+    def after_run(self, runner: TorchRunner) -> None:
+        """End it."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None

@@ -1,0 +1,205 @@
+"""`TorchRunner`: what callbacks see of a run."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stoker import Engine, Run, dist
+from stoker.errors import did_you_mean
+from stoker.types import Output
+
+_IN_HAND = ("batch", "batch_idx", "output", "loss", "target")
+STOPPED = "runner.stop was set"
+
+
+class TorchRunner:
+    """What callbacks see of a run.
+
+    Always: num_epochs, epochs (finished ones), epoch (the one in hand, from 1), global_step,
+    train_loader, val_loader, rank, size, model, optimizer, scheduler, criterion, config, metrics,
+    stop, and the pocket: `put`, `get`, `update`, `remove`. After an epoch: epoch_stats.
+
+    Within an iteration alone: batch, batch_idx, output, loss, target, metrics_stats.
+    """
+
+    def __init__(self, engine: Engine, config: Mapping[str, Any]) -> None:
+        self.engine = engine
+        self.config = config
+        self.train_loader: Any = None
+        self.val_loader: Any = None
+        self.run = Run(engine)
+        several = dist.world_size() > 1 or engine.moves
+        self.model: Any = _Model(engine) if several else engine.model
+        self.pocket: dict[str, Any] = {}
+        self.epoch_stats: dict[str, Any] = {}
+        self.batch: Any
+        self.batch_idx: int
+        self.output: Any
+        self.loss: Any
+        self.target: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _IN_HAND:
+            raise AttributeError(
+                f"runner.{name} belongs to an iteration and there is none, or nobody has set it yet"
+            )
+        known = [*vars(self), *_IN_HAND, *(n for n in dir(type(self)) if n[0] != "_")]
+        raise AttributeError(f"a runner has no {name!r}{did_you_mean(name, known)}")
+
+    # Counters and limits
+
+    @property
+    def num_epochs(self) -> int | None:
+        """The epochs of the run in all, None where nothing tells."""
+        run = self.run
+        if run.max_epochs is None and run.max_steps and run.steps_per_epoch:
+            return math.ceil(run.max_steps / run.steps_per_epoch)
+        return run.max_epochs
+
+    @property
+    def epochs(self) -> int:
+        """Finished epochs."""
+        return self.run.epoch
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch in hand, counted from 1."""
+        return self.run.epoch_in_hand
+
+    @property
+    def global_step(self) -> int:
+        """Finished updates."""
+        return self.run.step
+
+    @property
+    def stop(self) -> bool:
+        """Whether the run ends with the iteration in hand."""
+        return self.run.stop_reason is not None
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        if value:
+            self.run.ask("end_epoch")
+            self.run.stop(STOPPED)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return dist.rank()
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return dist.world_size()
+
+    # What is trained
+
+    @property
+    def optimizer(self) -> Any:
+        """What the optimizer creator made."""
+        return self.engine.optimizer
+
+    @property
+    def scheduler(self) -> Any:
+        """What the scheduler creator made, None without one."""
+        return next(iter(self.engine.lr_schedulers.values()), None)
+
+    lr_scheduler = scheduler
+
+    @property
+    def criterion(self) -> Any:
+        """The loss function."""
+        return self.engine.criterion
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The results of this epoch as far as known, as in ``epoch_stats``."""
+        return renamed(self.run.metrics)
+
+    @property
+    def outputs(self) -> Any:
+        """The older spelling of ``output``."""
+        return self.output
+
+    @outputs.setter
+    def outputs(self, outputs: Any) -> None:
+        self.output = outputs
+
+    @property
+    def metrics_stats(self) -> dict[str, Any]:
+        """Loss and samples of the iteration in hand; reading it waits for the device."""
+        return {"train_loss": float(self.loss.detach()), "num_samples": self.run.sizes[0]}
+
+    # The pocket
+
+    def put(self, key: str, value: Any) -> None:
+        """Keep something under a name that is new. Plain values and tensors are saved."""
+        if key in self.pocket:
+            raise KeyError(f"the pocket has {key!r} already: use update()")
+        self.pocket[key] = value
+
+    def update(self, key: str, value: Any) -> None:
+        """Replace what is kept under a name, or keep it there."""
+        self.pocket[key] = value
+
+    def get(self, key: str) -> Any:
+        """What is kept under a name."""
+        if key not in self.pocket:
+            raise KeyError(f"the pocket has no {key!r}{did_you_mean(key, self.pocket)}")
+        return self.pocket[key]
+
+    def remove(self, key: str) -> None:
+        """Forget it."""
+        self.get(key)
+        del self.pocket[key]
+
+    # What the loop does
+
+    def take(self, batch: Any, index: int) -> None:
+        """An iteration begins."""
+        self.batch, self.batch_idx = batch, index
+
+    def drop(self) -> None:
+        """An iteration is over: nothing of it stays."""
+        for name in _IN_HAND:
+            self.__dict__.pop(name, None)
+
+    def result(self, owner: Any, stage: str) -> Output:
+        """What the owner's forward has left behind.
+
+        Raises:
+            ValueError: it has left out something.
+        """
+        left = self.__dict__
+        for name in ("output", "loss") if stage == "train" else ("output",):
+            if name not in left:
+                own = f"on_{stage}_forward" in vars(type(owner))
+                method = f"on_{stage}_forward" if own or stage == "pred" else "on_iter_forward"
+                raise ValueError(
+                    f"{type(owner).__name__}.{method} did not set runner.{name}: a forward assigns "
+                    "runner.output and runner.loss"
+                )
+        batch = self.batch
+        last = batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+        return Output(left.get("loss"), left["output"], left.get("target", last))
+
+
+def renamed(results: Mapping[str, float]) -> dict[str, float]:
+    """Results under Orca's names: ``val/loss`` is ``val_loss``."""
+    return {name.replace("/", "_"): value for name, value in results.items()}
+
+
+class _Model:
+    """The model as it runs here: called through the engine, otherwise itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.__dict__["_engine"] = engine
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._engine(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._engine.model, name, value)

@@ -1,0 +1,1 @@
+"""The trainer, its configuration, its callbacks and its metrics."""

@@ -1,0 +1,292 @@
+"""Callbacks: code at points of a training, and the flags by which it steers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from stoker import Hook, dist, hooks
+from stoker.errors import did_you_mean
+from stoker.events import TensorBoard
+from stoker.hooks.monitor import Mode
+
+Logs: TypeAlias = dict[str, Any]
+
+_KNOWN = ("epoch_loss", "epoch_metric", "step_loss", "eval_epoch_loss", "eval_epoch_metric")
+
+
+@dataclass
+class TrainerControl:
+    """What a callback may ask of the training; it is done after the batch or epoch in hand."""
+
+    should_training_stop: bool = False
+    should_epoch_stop: bool = False
+    should_save: bool = False
+    should_evaluate: bool = False
+    should_log: bool = False
+    reason: str = "a callback asked for it"
+
+    def reset(self) -> None:
+        """Ask for nothing, as at the beginning of every epoch."""
+        for one in fields(self):
+            setattr(self, one.name, one.default)
+
+
+class Callback:
+    """Code at points of a training. Override those you need.
+
+        on_train_begin
+          on_epoch_begin
+            on_train_batch_begin → on_batch_begin   …   on_train_batch_end → on_batch_end
+            on_eval_begin
+              on_eval_batch_begin → on_batch_begin   …   on_eval_batch_end → on_batch_end
+            on_eval_end
+          on_epoch_end
+        on_train_end
+
+    ``logs`` is one dict for the whole training: epoch, global_step, eval_global_step, lr,
+    step_loss, epoch_loss, epoch_metric, and eval_step_loss, eval_epoch_loss, eval_epoch_metric.
+    With ``state_dict`` and ``load_state_dict`` a callback goes on where a killed training was.
+    """
+
+    reads_every = 1
+    """It looks at the numbers of a training batch after multiples of so many steps; 0: never."""
+
+    def hook(self, output_dir: Path) -> Hook | None:
+        """A hook of Stoker's that does its work, if there is one."""
+        return None
+
+    def log_now(self, logs: Logs) -> None:
+        """Show the numbers of the step, whatever the period: a callback has asked for it."""
+
+    def on_batch_begin(self, batch: Any, logs: Logs) -> None:
+        """A batch is there, for training or for evaluation."""
+
+    def on_batch_end(self, batch: Any, logs: Logs) -> None:
+        """The batch is done."""
+
+    def on_epoch_begin(self, epochs: int, logs: Logs) -> None:
+        """An epoch begins; the first is 1."""
+
+    def on_epoch_end(self, epochs: int, logs: Logs) -> None:
+        """An epoch is over, its evaluation too."""
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Training begins."""
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Training is over."""
+
+    def on_train_batch_begin(self, batch: Any, logs: Logs) -> None:
+        """A training batch is there."""
+        self.on_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
+        """The update is made."""
+        self.on_batch_end(batch, logs)
+
+    def on_eval_batch_begin(self, batch: Any, logs: Logs) -> None:
+        """An evaluation batch is there."""
+        self.on_batch_begin(batch, logs)
+
+    def on_eval_batch_end(self, batch: Any, logs: Logs) -> None:
+        """An evaluation batch is done."""
+        self.on_batch_end(batch, logs)
+
+    def on_eval_begin(self, logs: Logs) -> None:
+        """An evaluation begins."""
+
+    def on_eval_end(self, logs: Logs) -> None:
+        """An evaluation is over; its results are in the logs."""
+
+
+class CallbackList:
+    """Callbacks in the order they were added."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callback] = []
+        self._at: dict[str, list[Callback]] = {}  # those that act at a point, found once
+
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self._callbacks)
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def add_callback(self, callback: Any, singleton: bool = True) -> None:
+        """Add one; with ``singleton`` it takes the place of those of its class."""
+        if not isinstance(callback, Callback):
+            kind = f"the class {callback.__name__}" if isinstance(callback, type) else callback
+            raise TypeError(f"{kind} is no Callback, expected an object of a class derived from it")
+        if singleton:
+            self.pop_callback(callback)
+        self._callbacks.append(callback)
+        self._at.clear()
+
+    def pop_callback(self, callback: Callback | type[Callback]) -> None:
+        """Take out those of this class."""
+        kind = callback if isinstance(callback, type) else type(callback)
+        self._callbacks = [c for c in self._callbacks if type(c).__name__ != kind.__name__]
+        self._at.clear()
+
+    def at(self, point: str) -> list[Callback]:
+        """Those that act at a point."""
+        if point not in self._at:
+            self._at[point] = [one for one in self._callbacks if _acts(type(one), point)]
+        return self._at[point]
+
+    def call(self, point: str, *arguments: Any) -> None:
+        """Call a point of them all."""
+        for one in self.at(point):
+            getattr(one, point)(*arguments)
+
+
+def _acts(kind: type[Callback], point: str) -> bool:
+    names = {point, f"on_batch_{point.rpartition('_')[2]}"} if "_batch_" in point else {point}
+    return any(getattr(kind, name) is not getattr(Callback, name) for name in names)
+
+
+class EarlyStoppingCallback(Callback):
+    """Stops the training after ``patience`` results in a row that were no improvement.
+
+    Args:
+        control: the trainer's ``trainercontrol``.
+        monitor: a name in the logs.
+        min_delta: by how much a value must be better to count.
+        patience: how many results without improvement; at least 1.
+        mode: whether the largest ("max") or smallest ("min") is the best.
+        baseline: values that are not better than this count as no improvement.
+    """
+
+    def __init__(
+        self,
+        control: TrainerControl,
+        monitor: str,
+        min_delta: float = 0,
+        patience: int = 0,
+        mode: Mode = "max",
+        baseline: float | None = None,
+    ) -> None:
+        self.control, self.monitor = control, monitor
+        self._judge = hooks.EarlyStopping(
+            monitor, patience=max(1, patience), min_delta=min_delta, mode=mode, baseline=baseline
+        )
+        self.state_dict: Callable[[], dict[str, Any]] = self._judge.state_dict
+        self.load_state_dict: Callable[[dict[str, Any]], None] = self._judge.load_state_dict
+
+    def on_eval_end(self, logs: Logs) -> None:
+        """Judge a result of an evaluation."""
+        if self.monitor not in logs and self.monitor not in _KNOWN:
+            near = did_you_mean(self.monitor, logs)
+            raise ValueError(f"early stopping watches {self.monitor!r}, which is not logged{near}")
+        if self.monitor.startswith("eval_"):
+            self._look(logs)
+
+    def on_epoch_end(self, epochs: int, logs: Logs) -> None:
+        """Judge a result of training."""
+        if not self.monitor.startswith("eval_"):
+            self._look(logs)
+
+    def _look(self, logs: Logs) -> None:
+        reason = self._judge.judge(float(logs[self.monitor])) if self.monitor in logs else None
+        if reason is not None:
+            self.control.should_training_stop, self.control.reason = True, reason
+
+
+class ModelCheckpointCallback(Callback):
+    """Saves at multiples of epochs or of training batches, as ``epoch_N`` or ``iteration_N``.
+
+    Args:
+        control: the trainer's ``trainercontrol``.
+        filepath: the folder of these, seen from ``output_dir``.
+        every_n_epoch: after so many epochs; -1 is off.
+        every_n_iteration: after so many training batches; -1 is off.
+    """
+
+    reads_every = 0
+
+    def __init__(
+        self,
+        control: TrainerControl,
+        filepath: str = "./",
+        every_n_epoch: int = -1,
+        every_n_iteration: int = -1,
+    ) -> None:
+        if (every_n_epoch == -1) == (every_n_iteration == -1):
+            raise ValueError(
+                f"give every_n_epoch or every_n_iteration, not both, got {every_n_epoch} and "
+                f"{every_n_iteration}"
+            )
+        if max(every_n_epoch, every_n_iteration) < 1:
+            raise ValueError("a period of saves is a number from 1")
+        self.control, self.filepath = control, filepath
+        self.every_n_epoch, self.every_n_iteration = every_n_epoch, every_n_iteration
+
+    def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
+        """Ask for a save when it is due."""
+        if self.every_n_iteration > 0 and logs["global_step"] % self.every_n_iteration == 0:
+            self.control.should_save = True
+
+    def on_epoch_end(self, epochs: int, logs: Logs) -> None:
+        """Ask for a save when it is due."""
+        if self.every_n_epoch > 0 and epochs % self.every_n_epoch == 0:
+            self.control.should_save = True
+
+
+class TensorBoardCallBack(Callback):
+    """Writes the numbers of every step and evaluation for TensorBoard.
+
+    Args:
+        log_dir: where; None means ``runs/`` and the name of ``output_dir``.
+        comment: put behind that name.
+    """
+
+    def __init__(self, log_dir: str | None = None, comment: str = "") -> None:
+        self.log_dir, self.comment = log_dir, comment
+
+    def hook(self, output_dir: Path) -> Hook:
+        """A `Write` each step."""
+        usual = Path("runs") / f"{output_dir.resolve().name}{self.comment}"
+        return hooks.Write(TensorBoard(self.log_dir or usual), every=1)
+
+
+class PrintCallBack(Callback):
+    """Prints a line each ``step_frequency`` steps of training and of evaluation."""
+
+    def __init__(self, total_epoch_num: int, step_frequency: int = 16) -> None:
+        self.total_epoch_num = total_epoch_num
+        self.reads_every = step_frequency
+
+    def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
+        """Print a line of training."""
+        if logs["global_step"] % self.reads_every == 0:
+            self.log_now(logs)
+
+    def on_eval_batch_end(self, batch: Any, logs: Logs) -> None:
+        """Print a line of evaluation."""
+        if logs["eval_global_step"] % self.reads_every == 0:
+            self._line(logs, "eval_global_step", "eval_epoch_loss", "eval_epoch_metric")
+
+    def log_now(self, logs: Logs) -> None:
+        """Print a line of training."""
+        self._line(logs, "global_step", "epoch_loss", "epoch_metric")
+
+    def _line(self, logs: Logs, *names: str) -> None:
+        shown = [f"{name}={_plain(logs[name])}" for name in names if name in logs]
+        if dist.is_main():
+            print(", ".join([f"epoch={logs['epoch']}/{self.total_epoch_num}", *shown]), flush=True)
+
+
+class ProgressBarCallBack(Callback):
+    """A bar in place of lines, for ``total_epoch_num`` passes over ``train_dataloader``."""
+
+    def __init__(self, total_epoch_num: int, train_dataloader: Any = None) -> None:
+        self.total_epoch_num, self.train_dataloader = total_epoch_num, train_dataloader
+
+    def hook(self, output_dir: Path) -> Hook:
+        """Stoker's own bar."""
+        return hooks.Progress()
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

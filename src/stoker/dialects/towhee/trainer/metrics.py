@@ -1,0 +1,119 @@
+"""Metrics by the names that torchmetrics had or has."""
+
+from typing import Any
+
+from torch import Tensor
+
+from stoker import metrics
+from stoker.errors import did_you_mean
+
+_OLD = {
+    "Accuracy": "accuracy",
+    "F1": "F1Score",
+    "FBeta": "FBetaScore",
+    "Hinge": "HingeLoss",
+    "IoU": "JaccardIndex",
+    "MatthewsCorrcoef": "MatthewsCorrCoef",
+    "PearsonCorrcoef": "PearsonCorrCoef",
+    "SpearmanCorrcoef": "SpearmanCorrCoef",
+    "PIT": "PermutationInvariantTraining",
+    "PSNR": "PeakSignalNoiseRatio",
+    "SDR": "SignalDistortionRatio",
+    "SI_SDR": "ScaleInvariantSignalDistortionRatio",
+    "SI_SNR": "ScaleInvariantSignalNoiseRatio",
+    "SNR": "SignalNoiseRatio",
+    "SSIM": "StructuralSimilarityIndexMeasure",
+    "WER": "WordErrorRate",
+    "BinnedAveragePrecision": "AveragePrecision",
+    "BinnedPrecisionRecallCurve": "PrecisionRecallCurve",
+    "BinnedRecallAtFixedPrecision": "RecallAtFixedPrecision",
+}
+
+
+class TMMetrics:
+    """A metric by its name: ``TMMetrics("F1Score", average="macro")``.
+
+    What newer torchmetrics ask for and the shapes tell, the task and the number of classes, is
+    found with the first batch unless it is given.
+    """
+
+    def __init__(self, metric_name: str, **arguments: Any) -> None:
+        known = self.get_tm_avaliable_metrics()
+        if metric_name not in known:
+            near = did_you_mean(metric_name, known)
+            raise ValueError(f"there is no metric {metric_name!r}{near}")
+        self.name = metric_name
+        self._kind = metrics.kind_of(_OLD.get(metric_name, metric_name))
+        self._arguments = arguments
+        if metric_name.startswith("Binned"):
+            self._arguments = {"thresholds": 100, **arguments}
+        self._metric: Any = None
+        self._saved: dict[str, Any] | None = None
+
+    @staticmethod
+    def get_tm_avaliable_metrics() -> list[str]:
+        """Every name there is, the older ones included, as far as this torchmetrics has them."""
+        found = metrics.available()
+        return [*(old for old, new in _OLD.items() if new in found), *found]
+
+    def reset(self) -> None:
+        """Forget all updates."""
+        self._saved = None
+        if self._metric is not None:
+            self._metric.reset()
+
+    def update(self, outputs: Any, targets: Any, /) -> None:
+        """Take in one batch."""
+        if self._metric is None:
+            self._metric = self._made(outputs)
+        self._metric.update(outputs, targets)
+
+    def compute(self) -> Any:
+        """The value over all updates, None before the first."""
+        value = self._metric.compute() if self._metric is not None else None
+        return float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has counted."""
+        if self._metric is None:
+            return {}
+        count = getattr(self._metric, "_update_count", 0)
+        return {"count": count, "state": self._metric.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave, with the next batch if the metric is not made yet."""
+        self._saved = state or None
+        if self._metric is not None:
+            self._take_back()
+
+    def _made(self, outputs: Any) -> Any:
+        found: dict[str, Any] = {}
+        if hasattr(self._kind, "_create_task") or "ClassificationTask" in str(self._kind.__mro__):
+            several = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
+            found = {"task": "multiclass", "num_classes": outputs.shape[1]} if several else {}
+            found = found or {"task": "binary"}
+        self._metric = self._kind(**{**found, **self._arguments})
+        if hasattr(self._metric, "persistent"):
+            self._metric.persistent(True)  # torchmetrics leaves what it counted out of its state
+            self._metric.to(outputs.device if isinstance(outputs, Tensor) else "cpu")
+        self._take_back()
+        return self._metric
+
+    def _take_back(self) -> None:
+        if self._saved is not None:
+            self._metric.load_state_dict(self._saved["state"])
+            if hasattr(self._metric, "_update_count"):
+                self._metric._update_count = self._saved["count"]
+        self._saved = None
+
+
+def get_metric_by_name(metric_name: str, metrics_impl: str = "TMMetrics", **arguments: Any) -> Any:
+    """The metric of that name, made by ``metrics_impl``, of which there is one."""
+    if metrics_impl != "TMMetrics":
+        raise ValueError(f"metrics are made by 'TMMetrics', got {metrics_impl!r}")
+    return TMMetrics(metric_name, **arguments)
+
+
+def show_avaliable_metrics() -> None:
+    """Print every name there is."""
+    print("\n".join(TMMetrics.get_tm_avaliable_metrics()))

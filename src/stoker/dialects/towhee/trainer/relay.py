@@ -1,0 +1,298 @@
+"""How Towhee's points and numbers come out of a Stoker run: a hook, and a step."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stoker import Engine, Hook, Output, Run, Step
+from stoker.dialects.towhee.trainer.callback import CallbackList, TrainerControl
+from stoker.metrics import Mean
+from stoker.types import Stateful
+
+WHOLE = ["the whole evaluation"]
+"""The one batch of an evaluation that the user's own ``evaluate`` makes."""
+
+
+class Tally:
+    """The numbers of one pass: the mean loss over samples, and the metric.
+
+    Args:
+        prefix: put before their names in the logs.
+        metric: an object with reset, update and compute, or None.
+        measure: takes a batch and returns the metric so far; the user's own way of it.
+    """
+
+    def __init__(self, prefix: str, metric: Any, measure: Callable[[Any], Any] | None) -> None:
+        self.prefix, self.metric, self._measure = prefix, metric, measure
+        self.reset()
+
+    def reset(self) -> None:
+        """A pass begins."""
+        self.mean = Mean()
+        self.last: Tensor | float | None = None
+        self.measured: Any = None
+        self.given: dict[str, Any] | None = None  # what the user's own step says instead
+        if self.metric is not None:
+            self.metric.reset()
+
+    def add(self, run: Run, output: Output, weight: int) -> None:
+        """Take in one batch."""
+        if output.loss is not None and weight:
+            summed = getattr(run.engine.given_criterion, "reduction", None) == "sum"
+            self.last = output.loss.detach() / weight if summed else output.loss.detach()
+            self.mean.update(self.last, weight)
+        if self._measure is not None:
+            with run.engine.mode(training=False), torch.no_grad():
+                self.measured = self._measure(run.engine.place(run.batches[0]))
+        elif self.metric is not None and weight and output.outputs is not None:
+            outputs = getattr(output.outputs, "logits", output.outputs)
+            self.metric.update(outputs.detach(), output.targets)
+
+    def values(self) -> dict[str, Any]:
+        """The numbers so far by their names in the logs, as far as there are any."""
+        if self.given is not None:
+            return self.given
+        named = {
+            "step_loss": None if self.last is None else float(self.last),
+            "epoch_loss": None if self.mean.empty else self.mean.compute(),
+            "epoch_metric": self.metric.compute() if self.metric is not None else None,
+        }
+        if self._measure is not None:
+            named["epoch_metric"] = self.measured
+        return {f"{self.prefix}{n}": value for n, value in named.items() if value is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has counted."""
+        return {
+            "mean": self.mean.state_dict(),
+            "last": None if self.last is None else float(self.last),
+            "metric": self.metric.state_dict() if isinstance(self.metric, Stateful) else {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.mean.load_state_dict(state["mean"])
+        self.last = state["last"]
+        if isinstance(self.metric, Stateful):
+            self.metric.load_state_dict(state["metric"])
+
+
+class Relay(Hook):
+    """Calls callbacks at the points of a run, with the logs, and does what their flags ask.
+
+    Args:
+        callbacks: those of the trainer.
+        control: their flags.
+        train, evaluation: the numbers of the two kinds of passes.
+        tell: is given the number of the epoch and the logs whenever one begins or is over.
+    """
+
+    def __init__(
+        self,
+        callbacks: CallbackList,
+        control: TrainerControl,
+        train: Tally,
+        evaluation: Tally,
+        tell: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        self.callbacks, self.control, self._tell = callbacks, control, tell
+        self.train, self.evaluation = train, evaluation
+        self.logs: dict[str, Any] = {"global_step": 0, "epoch": 0, "eval_global_step": 0}
+        self.evaluating = False
+        self._lr = 0.0
+        ours = __name__.rpartition(".")[0]
+        self.alike = all(type(one).__module__.startswith(ours) for one in callbacks)
+
+    def before_train(self, run: Run) -> None:
+        """Offer the numbers to writers."""
+        self.logs |= {"global_step": run.step, "epoch": run.epoch}
+        self._tell(run.epoch, self.logs)
+        run.events.gauge("lr", lambda: self._lr)
+        for name in ("step_loss", "epoch_loss", "epoch_metric"):
+            run.events.gauge(name, partial(self._number, name))
+        self.callbacks.call("on_train_begin", self.logs)
+
+    def before_epoch(self, run: Run) -> None:
+        """Numbers and flags begin anew."""
+        self.control.reset()
+        self.train.reset()
+        self.logs["epoch"] = run.epoch_in_hand
+        self._tell(run.epoch_in_hand, self.logs)
+        self.callbacks.call("on_epoch_begin", run.epoch_in_hand, self.logs)
+        self._act(run)
+
+    def before_step(self, run: Run) -> None:
+        """Note the rate in force."""
+        optimizer = next(iter(run.engine.optimizers.values()))
+        self._lr = float(optimizer.param_groups[0].get("lr", 0.0))
+        self.callbacks.call("on_train_batch_begin", run.batches[0], self.logs)
+
+    def after_step(self, run: Run) -> None:
+        """The numbers of the step, worked out where somebody looks at them."""
+        if self.train.given is None:
+            self.train.add(run, run.outputs[-1], run.sizes[0])
+        step = self.logs["global_step"] = run.step
+        acting = self.callbacks.at("on_train_batch_end")
+        if any(one.reads_every and step % one.reads_every == 0 for one in acting):
+            self._fill()
+        for one in acting:
+            one.on_train_batch_end(run.batches[0], self.logs)
+        self._act(run)
+
+    def before_val(self, run: Run) -> None:
+        """An evaluation begins."""
+        self.evaluating = True
+        self.evaluation.reset()
+        if not _is_whole(run):
+            self.callbacks.call("on_eval_begin", self.logs)
+
+    def before_val_step(self, run: Run) -> None:
+        """An evaluation batch is there."""
+        if not _is_whole(run):
+            self.callbacks.call("on_eval_batch_begin", run.batches[0], self.logs)
+
+    def after_val_step(self, run: Run) -> None:
+        """Its numbers; it is counted when callbacks have seen it."""
+        if _is_whole(run):
+            return
+        if self.evaluation.given is None:
+            self.evaluation.add(run, run.outputs[-1], run.sizes[0])
+        if self.callbacks.at("on_eval_batch_end"):
+            self.logs |= self.evaluation.values()
+            self.callbacks.call("on_eval_batch_end", run.batches[0], self.logs)
+        self.logs["eval_global_step"] += 1
+
+    def after_val(self, run: Run) -> None:
+        """The results, under the names of the logs and under Stoker's own."""
+        self.evaluating = False
+        self.logs |= self.evaluation.values()
+        for name, own in (("eval_epoch_loss", "loss"), ("eval_epoch_metric", "metric")):
+            if (value := _as_number(self.logs.get(name))) is not None:
+                run.metrics[f"{run.val_name}/{own}"] = value
+                run.events.put_scalar(name, value, smoothing_hint=False)
+        if not _is_whole(run):
+            self.callbacks.call("on_eval_end", self.logs)
+        self._stop(run)
+
+    def after_train_epoch(self, run: Run) -> None:
+        """The results of the epoch."""
+        self._fill()
+        for name, own in (("epoch_loss", "loss"), ("epoch_metric", "metric")):
+            if (value := _as_number(self.logs.get(name))) is not None:
+                run.metrics[f"train/{own}"] = value
+
+    def after_epoch(self, run: Run) -> None:
+        """The epoch is over, with its evaluation."""
+        self._tell(run.epoch_in_hand, self.logs)
+        self.callbacks.call("on_epoch_end", run.epoch_in_hand, self.logs)
+        self._act(run)
+
+    def after_train(self, run: Run) -> None:
+        """Training is over."""
+        self.callbacks.call("on_train_end", self.logs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers so far, and the state of callbacks that have one."""
+        numbers = {name: _as_number(value) for name, value in self.logs.items()}
+        stateful = [one for one in self.callbacks if isinstance(one, Stateful)]
+        return {
+            "lr": self._lr,
+            "train": self.train.state_dict(),
+            "logs": {name: value for name, value in numbers.items() if value is not None},
+            "callbacks": {type(one).__name__: one.state_dict() for one in stateful},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._lr = state["lr"]
+        self.train.load_state_dict(state["train"])
+        self.logs |= state["logs"]
+        for one in self.callbacks:
+            if isinstance(one, Stateful) and type(one).__name__ in state["callbacks"]:
+                one.load_state_dict(state["callbacks"][type(one).__name__])
+
+    def _fill(self) -> None:
+        self.logs |= {"lr": self._lr, **self.train.values()}
+
+    def _number(self, name: str) -> float | None:
+        return _as_number(self.train.values().get(name))
+
+    def _act(self, run: Run) -> None:
+        """Do what the flags ask."""
+        control = self.control
+        self._stop(run)
+        if control.should_epoch_stop:
+            run.ask("end_epoch")
+        if control.should_save:
+            run.ask("save")
+        if control.should_evaluate:
+            run.ask("evaluate")
+        if control.should_log:
+            self._fill()
+            run.ask("log")
+            for one in self.callbacks:
+                one.log_now(self.logs)
+        control.should_epoch_stop = control.should_save = False
+        control.should_evaluate = control.should_log = False
+
+    def _stop(self, run: Run) -> None:
+        if self.control.should_training_stop:
+            run.stop(self.control.reason)
+
+
+def _is_whole(run: Run) -> bool:
+    return run.feed is not None and run.feed.loader is WHOLE
+
+
+def _as_number(value: Any) -> float | None:
+    if isinstance(value, Tensor):
+        return float(value.detach()) if value.numel() == 1 else None
+    return value if isinstance(value, float | int) else None
+
+
+class OwnedStep(Step):
+    """A step in which the methods that a trainer overrides have their place.
+
+    Args:
+        owner: the trainer; it has a ``relay`` and says what it ``owns``.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def train(self, run: Run) -> bool | None:
+        """One update, made by the user where ``train_step`` is overridden."""
+        owner = self._owner
+        if not owner.owns("train_step"):
+            return super().train(run)
+        given = owner.train_step(owner.shown, run.engine.place(run.batches[0]))
+        owner.relay.train.given = given = dict(given or {})
+        if not run.outputs:
+            loss = given.get("step_loss")
+            run.add_output(Output(None if loss is None else torch.as_tensor(loss).detach()))
+        return True
+
+    def forward(self, engine: Engine, batch: Any) -> Output:
+        """One batch, judged by the user where ``compute_loss`` is overridden."""
+        owner = self._owner
+        if not owner.owns("compute_loss"):
+            return super().forward(engine, batch)
+        inputs = engine.place(batch)
+        loss = owner.compute_loss(owner.shown, inputs)
+        return Output(loss, owner.seen, inputs[-1] if isinstance(inputs, tuple | list) else None)
+
+    def val_forward(self, engine: Engine, batch: Any) -> Output:
+        """One evaluation batch, or the whole evaluation, by the user where that is overridden."""
+        owner = self._owner
+        whole = batch is WHOLE[0]
+        if not whole and not owner.owns("evaluate_step"):
+            return self.forward(engine, batch)
+        if whole:
+            given = owner.evaluate(owner.shown, owner.relay.logs)
+        else:
+            given = owner.evaluate_step(owner.shown, engine.place(batch))
+        owner.relay.evaluation.given = dict(given or {})
+        return Output(outputs=given)

@@ -1,0 +1,390 @@
+"""`Trainer`: a model, a config and data, trained by one call."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import stoker
+from stoker import Hook, dist
+from stoker.checkpoint import Checkpoints
+from stoker.data.feed import val_feeds_of
+from stoker.dialects.towhee.trainer import folders, parts
+from stoker.dialects.towhee.trainer.callback import (
+    Callback,
+    CallbackList,
+    ModelCheckpointCallback,
+    TrainerControl,
+)
+from stoker.dialects.towhee.trainer.metrics import get_metric_by_name
+from stoker.dialects.towhee.trainer.modelcard import ModelCard
+from stoker.dialects.towhee.trainer.relay import WHOLE, OwnedStep, Relay, Tally
+from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
+from stoker.engine import bare
+from stoker.log import get_logger
+from stoker.nn import LayerFreezer
+
+_log = get_logger()
+_OVERRIDABLE = ("train_step", "compute_loss", "compute_metric", "evaluate", "evaluate_step")
+
+
+class Trainer:
+    """Trains a model as a `TrainingConfig` says.
+
+        trainer = Trainer(model, TrainingConfig(output_dir="out"), train_dataset=data)
+        trainer.train()
+
+    A training that was cut short goes on when the same call is made again. Override
+    ``compute_loss``, ``train_step``, ``evaluate_step``, ``compute_metric`` or ``evaluate``.
+
+    Args:
+        model: what is trained.
+        training_config: how.
+        train_dataset, eval_dataset: the data, from which loaders are made.
+        train_dataloader, eval_dataloader: loaders to be used instead.
+        model_card: what the README.md beside saved weights tells.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        training_config: TrainingConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        train_dataloader: Any = None,
+        eval_dataloader: Any = None,
+        model_card: ModelCard | None = None,
+    ) -> None:
+        if model is None:
+            raise RuntimeError("a Trainer needs a model, and got None")
+        if training_config is None:
+            training_config = TrainingConfig(output_dir="tmp_trainer")
+            _log.warning("there is no training_config: results go to 'tmp_trainer'")
+        self.model, self.configs, self.model_card = model, training_config, model_card
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.train_dataloader, self.eval_dataloader = train_dataloader, eval_dataloader
+        self.callbacks, self.trainercontrol = CallbackList(), TrainerControl()
+        self.optimizer: Any = None
+        self.loss: Any = None
+        self.lr_scheduler: Any = None
+        self.epoch = 0
+        self.lr_value = self.loss_value = self.metric_value = 0.0
+        self.seen: Any = None  # what the model returned last, where a metric needs it
+        self.relay: Relay
+        self._native: stoker.Trainer | None = None
+        self._fitting = False
+        self._loaded: Path | None = None
+        self._made: dict[str, Any] = {}  # what the optimizer and the loss were made of,
+        self._names: dict[str, str] = {}  # and what those are called that were set
+        self._built_in: list[Callback] = []
+        self._loaders: tuple[Any, Any] = (None, None)
+        self._watch: Any = None
+
+    # Training
+
+    def train(self, resume_checkpoint_path: str | Path | None = None) -> None:
+        """Train until ``epoch_num`` epochs are finished, and save the end as ``final_epoch``.
+
+        Args:
+            resume_checkpoint_path: a folder such as ``out/epoch_1`` to go on from.
+        """
+        configs, output_dir = self.configs, Path(self.configs.output_dir)
+        configs.check()
+        path = resume_checkpoint_path or self._loaded
+        resume = folders.found(path) if path is not None else None
+        cut_short = False
+        if resume is None:
+            may = configs.overwrite_output_dir or self._native is not None
+            cut_short = folders.where_to_begin(output_dir, configs.to_dict(), may)
+        elif output_dir / "checkpoints" not in resume.parents:
+            folders.forget(output_dir)
+        native = self._build(go_on=resume is None and not cut_short)
+        tell(configs)
+        before = native.run.step
+        self._fitting = True
+        try:
+            native.fit(
+                self._loaders[0],
+                self._evaluation_data(),
+                epochs=configs.epoch_num,
+                validate_every=parts.validate_every(configs),
+                resume=resume or "auto",
+            )
+        finally:
+            self._fitting = False
+        self.epoch, self._loaded = native.run.epoch, None
+        if native.run.requests.signal or native.run.step == before:
+            return  # what is needed to go on stays, and what was saved
+        self.save(output_dir / "final_epoch")
+        folders.forget(output_dir)
+
+    def train_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
+        """One update; what is returned is logged: step_loss, epoch_loss, epoch_metric."""
+        native = self._ready()
+        run, tally = native.run, self.relay.train
+        run.batches = [inputs]
+        stoker.Step.train(native.step, run)
+        tally.given = None
+        tally.add(run, run.outputs[-1], run.sizes[0])
+        return tally.values()
+
+    def compute_loss(self, model: nn.Module, inputs: Any) -> Any:
+        """The loss of one batch of inputs and labels."""
+        return self.loss(model(inputs[0]), inputs[1])
+
+    def compute_metric(self, model: nn.Module, inputs: Any) -> Any:
+        """Take in one batch; the metric over the pass so far."""
+        self.metric.update(model(inputs[0]), inputs[1])
+        return self.metric.compute()
+
+    def update_metrics(
+        self, model: nn.Module, inputs: Any, step_loss: Any, training: bool = True
+    ) -> tuple[Any, Any]:
+        """For a step of your own: take in its loss and metric; both over the pass so far."""
+        run, tally = self._ready().run, self.relay.train if training else self.relay.evaluation
+        tally.given = None
+        tally.add(run, stoker.Output(torch.as_tensor(step_loss)), run.sizes[0])
+        if tally.metric is not None and not self.owns("compute_metric"):
+            with run.engine.mode(training=False), torch.no_grad():
+                self.compute_metric(model, inputs)
+        values = tally.values()
+        return tuple(values.get(f"{tally.prefix}epoch_{one}") for one in ("loss", "metric"))  # type: ignore[return-value]
+
+    # Looking at a model
+
+    def evaluate(self, model: nn.Module, logs: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Put eval_epoch_loss and eval_epoch_metric over the evaluation data into the logs."""
+        logs = {} if logs is None else logs
+        if bare(model) is not bare(self.model):
+            raise ValueError(f"evaluate got another {type(model).__name__} than the trainer has")
+        native, loader = self._ready(), self._loaders[1]
+        if loader is None:
+            return logs
+        if self._fitting:
+            native._validate(val_feeds_of(loader, None, native.engine.part))
+        else:
+            native.evaluate(loader)
+        logs.update({n: v for n, v in self.relay.logs.items() if n.startswith("eval_")})
+        return logs
+
+    def evaluate_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
+        """One evaluation batch: eval_step_loss, eval_epoch_loss and eval_epoch_metric."""
+        native = self._ready()
+        tally, forward = self.relay.evaluation, native.step.forward
+        tally.given = None
+        tally.add(native.run, forward(native.engine, inputs), native.run.sizes[0])
+        return tally.values()
+
+    def predict(self, inputs: Any) -> Any:
+        """What the model returns for one batch of inputs, or for a loader of them."""
+        return self._ready().predict(inputs)
+
+    # Saving
+
+    def save(self, path: str | Path, overwrite: bool = True) -> None:
+        """Save everything that was trained, as a folder.
+
+        Raises:
+            FileExistsError: it is there already, and ``overwrite`` is False.
+        """
+        target, native = Path(path), self._ready()
+        if target.exists() and not overwrite:
+            raise FileExistsError(f"'{target}' is there already, and overwrite is False")
+        folders.publish(target, lambda to: _saved(native, to), self._put)
+
+    def load(self, path: str | Path) -> None:
+        """Take up the weights and the epoch of what was saved; the next train() goes on there."""
+        self._loaded = folders.found(path)
+        shared = Checkpoints(self._loaded.parent).load(self._loaded).shared
+        bare(self.model).load_state_dict(shared["model"])
+        self.epoch = shared["run"]["epoch"]
+        self._note(self.epoch, shared["hooks"].get("Relay", {}).get("logs", {}))
+
+    def _put(self, folder: Path) -> None:
+        """Towhee's own files, beside a checkpoint."""
+        engine = self._ready().engine
+        weights = engine.weights()
+        if not dist.is_main():
+            return
+        results = {"loss_value": self.loss_value, "metric_value": self.metric_value}
+        state = engine.state_dict()
+        alone = engine.layout.processes == 1 and self.optimizer is not None
+        folders.write_state(
+            folder,
+            {
+                "epoch": self.epoch,
+                "optimizer_state_dict": state["optimizers"][""] if alone else {},
+                "lr_scheduler_state_dict": state["lr_schedulers"].get("", {}),
+                **results,
+                "end_lr": self.lr_value,
+            },
+            weights,
+        )
+        card = self.model_card or ModelCard()
+        card.describe(bare(self.model), self.train_dataset or self.train_dataloader)
+        card.training_config = self.configs.to_dict() | self._names
+        card.training_summary = {"epoch": self.epoch, "lr": self.lr_value, **results}
+        card.save_model_card(folder / "README.md")
+
+    # What can be set
+
+    def add_callback(self, callback: Callback, singleton: bool = True) -> None:
+        """Add a callback; with ``singleton`` it takes the place of one of its class."""
+        self.callbacks.add_callback(callback, singleton)
+
+    def set_optimizer(self, optimizer: Optimizer, optimizer_name: str | None = None) -> None:
+        """Train with this optimizer; the name is told in the model card."""
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"expected an optimizer of the model, got {optimizer!r}")
+        self.optimizer, self.lr_scheduler = optimizer, None
+        self._made.pop("optimizer", None)
+        self._names["optimizer"] = optimizer_name or type(optimizer).__name__
+
+    def set_loss(self, loss: Any, loss_name: str | None = None) -> None:
+        """Train with this loss function; the name is told in the model card."""
+        if not callable(loss):
+            raise TypeError(f"expected a loss function, got {loss!r}")
+        self.loss = loss
+        self._made.pop("loss", None)
+        self._names["loss"] = loss_name or type(loss).__name__
+
+    @property
+    def metric(self) -> Any:
+        """The metric of the pass in progress, of training or of evaluation."""
+        return (self.relay.evaluation if self.relay.evaluating else self.relay.train).metric
+
+    # What can be asked
+
+    def owns(self, method: str) -> bool:
+        """Whether a method is overridden."""
+        return getattr(type(self), method) is not getattr(Trainer, method)
+
+    @property
+    def shown(self) -> Any:
+        """The model as overridden methods get it; among several processes, what shares it."""
+        engine = self._ready().engine
+        return engine.model if engine.layout.processes == 1 else engine
+
+    def prepare_inputs(self, inputs: Any) -> Any:
+        """A batch on the device."""
+        return self._ready().engine.place(inputs)
+
+    def set_train_mode(self, model: nn.Module) -> None:
+        """Put a model into training mode, batch norms as configured; not while it is evaluated."""
+        if not self.relay.evaluating:
+            model.train()
+            if self.configs.freeze_bn:
+                LayerFreezer(model).freeze_bn()
+
+    def get_train_dataloader(self) -> Any:
+        """The training batches; None where there is no such data."""
+        if self.train_dataloader is not None or self.train_dataset is None:
+            return self.train_dataloader
+        return parts.loader_of(self.configs, self.train_dataset, training=True)
+
+    def get_eval_dataloader(self) -> Any:
+        """The evaluation batches; None where there is no such data."""
+        if self.eval_dataloader is not None or self.eval_dataset is None:
+            return self.eval_dataloader
+        return parts.loader_of(self.configs, self.eval_dataset, training=False)
+
+    def setup_before_train(self) -> None:
+        """Build what the config describes; train() does it by itself."""
+        self.configs.check()
+        self._build(go_on=True)
+
+    # Building
+
+    def _ready(self) -> stoker.Trainer:
+        return self._native if self._native is not None else self._build(go_on=False)
+
+    def _build(self, *, go_on: bool) -> stoker.Trainer:
+        """A Stoker trainer; with ``go_on`` one that has trained as much as the last one."""
+        before = self._native.run if go_on and self._native is not None else None
+        self._loaders = (self.get_train_dataloader(), self.get_eval_dataloader())
+        self._make_parts(before.step if before is not None else 0)
+        for one in self._built_in:
+            self.callbacks.pop_callback(one)
+        usual = parts.callbacks_of(self.configs, self.trainercontrol, self._loaders[0])
+        taken = {type(one).__name__ for one in self.callbacks}
+        self._built_in = [one for one in usual if type(one).__name__ not in taken]
+        for one in self._built_in:
+            self.callbacks.add_callback(one)
+        logs = self.relay.logs if before is not None else {}
+        self.relay = self._make_relay()
+        self.relay.logs |= logs
+        engine = parts.engine_of(self.configs, self.model, self.optimizer, self.loss)
+        if self.lr_scheduler is not None:
+            engine.lr_schedulers[""] = self.lr_scheduler
+        if engine.layout.processes > 1 and self.owns("train_step"):
+            raise ValueError(
+                "train_step is overridden, so gradients are not shared between processes: "
+                "override compute_loss instead"
+            )
+        step = OwnedStep(self) if any(map(self.owns, _OVERRIDABLE)) else None
+        stock = parts.hooks_of(self.configs, self.callbacks, self._built_in)
+        output_dir = Path(self.configs.output_dir)
+        saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
+        named = output_dir / saving[-1].filepath if saving else None
+        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put)
+        every: list[Hook] = [self.relay, kept, *stock]
+        native = stoker.Trainer(engine, every, step=step, seed=self.configs.seed)
+        for name in ("step", "epoch", "samples") if before is not None else ():
+            setattr(native.run, name, getattr(before, name))
+        self._native = native
+        return native
+
+    def _make_parts(self, steps: int) -> None:
+        """Loss, optimizer and schedule: those of the last time, where the config is the same."""
+        configs, loader = self.configs, self._loaders[0]
+        if self.loss is None or self._made.get("loss", configs.loss) != configs.loss:
+            self.loss, self._made["loss"] = parts.loss_of(configs), configs.loss
+        if loader is None:
+            return
+        spec = (configs.optimizer, configs.lr)
+        if self.optimizer is None or self._made.get("optimizer", spec) != spec:
+            self.optimizer = parts.optimizer_of(configs, self.model)
+            self._made["optimizer"], self.lr_scheduler = spec, None
+        length = len(loader) if hasattr(loader, "__len__") else None
+        total = None if length is None else max(1, length) * configs.epoch_num
+        self.lr_scheduler = parts.scheduler_of(
+            configs, self.optimizer, total, (steps, self.lr_scheduler)
+        )
+
+    def _make_relay(self) -> Relay:
+        name, own = self.configs.metric, self.owns("compute_metric")
+        wanted = isinstance(name, str) and not off(name)
+        on_training = self.configs.eval_strategy != "eval_epoch"
+        tallies = []
+        for prefix, counts in (("", on_training), ("eval_", True)):
+            metric = get_metric_by_name(str(name)) if wanted and counts else None
+            measure = (lambda batch: self.compute_metric(self.shown, batch)) if own else None
+            tallies.append(Tally(prefix, metric, measure if counts else None))
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
+        if self.owns("compute_loss") and wanted and not own:
+            self._watch = bare(self.model).register_forward_hook(self._see)
+        return Relay(self.callbacks, self.trainercontrol, tallies[0], tallies[1], self._note)
+
+    def _evaluation_data(self) -> Any:
+        """What a fit evaluates on: batches, or one that stands for the user's own evaluation."""
+        return WHOLE if self.owns("evaluate") else self._loaders[1]
+
+    def _see(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.seen = output
+
+    def _note(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Where the training is, for whoever asks the trainer."""
+        self.epoch = epoch
+        self.lr_value = logs.get("lr", self.lr_value)
+        self.loss_value = logs.get("epoch_loss", self.loss_value)
+        self.metric_value = logs.get("epoch_metric", self.metric_value)
+
+
+def _saved(native: stoker.Trainer, folder: Path) -> None:
+    native.save(folder)
+    if dist.is_main():
+        (folder / ".lock").unlink(missing_ok=True)

@@ -1,0 +1,213 @@
+"""`TrainingConfig`: how to train, as a dataclass or as YAML in sections."""
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, TypeAlias, get_type_hints
+
+import torch
+
+from stoker import dist
+from stoker.config.load import read_yaml
+from stoker.config.signature import described, fits
+from stoker.config.text import write
+from stoker.errors import did_you_mean
+
+Switch: TypeAlias = dict[str, Any] | str | bool | None
+Spec: TypeAlias = dict[str, Any] | str
+
+_LINE = "%(asctime)s - %(thread)d - %(filename)s-%(module)s:%(lineno)d - %(levelname)s: %(message)s"
+STRATEGIES = ("epoch", "eval_epoch", "steps", "step", "no")
+
+
+def off(value: Any) -> bool:
+    """Whether a setting says that something is not wanted."""
+    return value is None or value is False or value in ("no", "null", "None")
+
+
+def _is(section: str, default: Any, help: str) -> Any:
+    kept = {"section": section, "help": help}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=kept)
+    return field(default=default, metadata=kept)
+
+
+@dataclass
+class TrainingConfig:
+    """How to train. `get_config_help` tells what each field is for.
+
+    "no", "null", "None", None and False switch off what can be switched off.
+    """
+
+    output_dir: str = _is("train", "./output_dir", "the folder that checkpoints go into")
+    overwrite_output_dir: bool = _is(
+        "train", True, "whether another run's results in output_dir may be replaced"
+    )
+    eval_strategy: str | bool | None = _is(
+        "train", "epoch", "when to evaluate: epoch, steps, no, or eval_epoch (no training metric)"
+    )
+    eval_steps: int | None = _is("train", None, "for eval_strategy steps: after how many batches")
+    batch_size: int = _is("train", 8, "samples in a training batch")
+    val_batch_size: int = _is("train", -1, "samples in an evaluation batch; -1: as in training")
+    seed: int = _is("train", 42, "of all random numbers")
+    epoch_num: int = _is("train", 2, "passes over the training data")
+    dataloader_pin_memory: bool = _is("train", True, "faster copies to a GPU, where there is one")
+    dataloader_drop_last: bool = _is("train", True, "leave out a last, smaller training batch")
+    dataloader_num_workers: int = _is("train", 0, "processes that load data; -1: as fits here")
+    lr: float = _is("learning", 5e-5, "the learning rate, from which the schedule starts")
+    metric: str | bool | None = _is("metrics", "Accuracy", "a metric by its name")
+    print_steps: int | str | None = _is(
+        "logging", None, "print a line each so many steps; a bar where there is no number"
+    )
+    load_best_model_at_end: bool = _is("train", False, "end with the best weights, not the last")
+    early_stopping: Switch = _is(  # noqa: RUF009
+        "callback",
+        {"monitor": "eval_epoch_metric", "patience": 4, "mode": "max"},
+        "when to give up: arguments of EarlyStoppingCallback",
+    )
+    model_checkpoint: Switch = _is(  # noqa: RUF009
+        "callback", {"every_n_epoch": 1}, "when to save: arguments of ModelCheckpointCallback"
+    )
+    tensorboard: Switch = _is(  # noqa: RUF009
+        "callback", {"log_dir": None, "comment": ""}, "arguments of TensorBoardCallBack"
+    )
+    loss: Spec = _is(  # noqa: RUF009
+        "learning", "CrossEntropyLoss", "a class of torch.nn, or a dict with name_"
+    )
+    optimizer: Spec = _is(  # noqa: RUF009
+        "learning", "Adam", "a class of torch.optim, or a dict with name_"
+    )
+    lr_scheduler_type: Spec = _is(  # noqa: RUF009
+        "learning",
+        "linear",
+        "linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, "
+        "or a dict with name_",
+    )
+    warmup_ratio: float = _is("learning", 0.0, "the share of all updates in which the rate rises")
+    warmup_steps: int = _is("learning", 0, "the same in updates; wins over warmup_ratio")
+    device_str: str | None = _is("device", None, "cpu, cuda:2, or cuda for all; found if None")
+    freeze_bn: bool = _is("train", False, "keep the running statistics of batch norms")
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that cannot be meant; each train() does it once more."""
+        for name, kind in get_type_hints(type(self)).items():
+            if not fits(value := getattr(self, name), kind):
+                raise TypeError(f"{name} is {value!r}, expected {described(kind)}")
+        strategy = self.eval_strategy
+        if not off(strategy) and strategy not in STRATEGIES:
+            near = did_you_mean(str(strategy), STRATEGIES)
+            raise ValueError(f"eval_strategy is {strategy!r}{near} (there is {STRATEGIES})")
+        if strategy in ("step", "steps") and not self.eval_steps:
+            raise ValueError(f"eval_strategy {strategy!r} needs eval_steps, a number from 1")
+        for name in ("batch_size", "epoch_num", "val_batch_size", "print_steps", "eval_steps"):
+            value = getattr(self, name)
+            unset = off(value) or (name == "val_batch_size" and value == -1)
+            if not unset and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is {value!r}, expected a number from 1")
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples in a training batch."""
+        return self.batch_size
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples in an evaluation batch."""
+        return self.batch_size if self.val_batch_size == -1 else self.val_batch_size
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that load data."""
+        if self.dataloader_num_workers != -1:
+            return self.dataloader_num_workers
+        return min(os.cpu_count() or 1, self.batch_size, 8)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that ``device_str`` stands for."""
+        found = "cuda:0" if torch.cuda.is_available() else "cpu"
+        return torch.device(self.device_str or found)
+
+    def load_from_yaml(self, path_to_yaml: str | Path) -> Self:
+        """Take the values of a file, which may hold only some of them; returns itself.
+
+        Raises:
+            ConfigError: the file cannot be read.
+            ValueError: it has a section or a key that there is not.
+        """
+        sections = _sections()
+        for name, section in read_yaml(Path(path_to_yaml)).items():
+            if name not in sections or not isinstance(section, dict):
+                raise ValueError(
+                    f"{path_to_yaml}: there is no section {name!r}{did_you_mean(name, sections)}"
+                )
+            for key, value in section.items():
+                if key not in sections[name]:
+                    near = did_you_mean(key, sections[name])
+                    raise ValueError(f"{path_to_yaml}: {name} has no {key!r}{near}")
+                setattr(self, key, dict(value) if isinstance(value, dict) else value)
+        self.check()
+        return self
+
+    def save_to_yaml(self, path_to_yaml: str | Path) -> None:
+        """Write all values to a file."""
+        values = self.to_dict()
+        tree = {name: {key: values[key] for key in keys} for name, keys in _sections().items()}
+        Path(path_to_yaml).write_text(write(tree), encoding="utf-8")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All values by name."""
+        return asdict(self)
+
+    def to_json_string(self) -> str:
+        """The same as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def _sections() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in fields(TrainingConfig):
+        found.setdefault(one.metadata["section"], []).append(one.name)
+    return found
+
+
+def dump_default_yaml(yaml_path: str | Path) -> None:
+    """Write a file with every default, to start from."""
+    TrainingConfig().save_to_yaml(yaml_path)
+
+
+def get_config_help() -> str:
+    """What each field is for, with its section and default; printed and returned."""
+    lines, usual = [], TrainingConfig()
+    for one in fields(TrainingConfig):
+        lines.append(f"[{one.metadata['section']}] {one.name} = {getattr(usual, one.name)!r}")
+        lines.append(f"    {one.metadata['help']}")
+    text = "\n".join(lines)
+    print(text)
+    return text
+
+
+class _Terminal(logging.Handler):
+    """Writes to the standard error of the moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(_LINE))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
+def tell(configs: TrainingConfig) -> None:
+    """The config in one line of the log, as its users know it."""
+    log = logging.getLogger("towhee")
+    if not log.handlers:
+        log.addHandler(_Terminal())
+    if dist.is_main():
+        log.warning(configs)

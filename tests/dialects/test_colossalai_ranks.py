@@ -1,0 +1,61 @@
+"""Colossal-AI's names in several processes."""
+
+import pytest
+import torch
+
+import colossalai_tasks as tasks
+from pool import pool
+from stoker.dialects.colossalai.core import global_context as gpc
+
+
+@pytest.fixture(autouse=True)
+def no_config():
+    yield
+    gpc.config = type(gpc.config)()
+
+
+@pytest.mark.parametrize("through_trainer", [False, True])
+def test_c28_copies_share_gradients_once_per_update(through_trainer):
+    (one, exchanges, updates), (other, _, _) = pool().run(2, tasks.accumulates, through_trainer)
+    assert (exchanges, updates) == (2, 2)
+    assert all(map(torch.equal, one, other))
+
+
+def test_c17_c20_c31_c32_one_process_tells_for_all(tmp_path):
+    (one, said), (other, nothing) = pool().run(2, tasks.tells_a_terminal, tmp_path)
+    assert one == other
+    first, second = ((tmp_path / "logs" / f"rank_{r}.log").read_text() for r in (0, 1))
+    assert first.count("[Epoch 1 / Train]") == first.count("[Epoch 2 / Test]") == 1
+    assert second == "colossalai - ranks - INFO: all say this: 1\n"
+    assert [p.name for p in (tmp_path / "tb").iterdir()] == ["global_rank_0"]
+    assert len(list((tmp_path / "ckpt").glob("epoch*.pt"))) == 2
+    assert (said.count("epoch 2/2"), nothing.count("epoch 2/2")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"model": {"num_chunks": 2}}], ids=["1f1b", "interleaved"]
+)  # fmt: skip
+def test_z08_a_pipeline_trains_as_one_process_and_the_last_stage_alone_has_outputs(tmp_path, more):
+    config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4, TENSOR_SHAPE=(2, 8), **more)
+    first, last = pool().run(2, tasks.pipeline, tmp_path / "split", config)
+    alone = tasks.pipeline(tmp_path / "whole", {})
+    assert first[0] == first[1] == [None, None, None]
+    for seen, expected in zip((last[0], last[1]), (alone[0], alone[1]), strict=True):
+        for part, whole in zip(seen, expected, strict=True):
+            torch.testing.assert_close(part, whole)
+    assert (first[2], last[2]) == ((None, False), ((8, 3), True))
+    assert first[3] == last[3] == pytest.approx(alone[3], rel=1e-5)
+    assert (first[5], alone[5]) == (True, False)
+    for name, weight in alone[4].items():
+        torch.testing.assert_close(first[4][name], weight)
+    names = sorted(p.name for p in (tmp_path / "split").glob("*.pt"))
+    assert names == ["epoch1-tp0-pp0.pt", "epoch1-tp0-pp1.pt"]
+
+
+def test_z09_what_does_not_divide_is_refused_with_both_numbers():
+    config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=3, model=dict(num_chunks=2))
+    for said in pool().run(2, tasks.refuses, config, 6):
+        assert "3 micro-batches do not divide by 2 processes" in said
+    config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4)
+    for said in pool().run(2, tasks.refuses, config, 6):
+        assert "a batch of 6 samples does not divide into 4 micro-batches" in said

@@ -1,0 +1,92 @@
+"""The examples of Colossal-AI's documents, made to run: by import rename, and as they are."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from stoker.checkpoint import Checkpoints
+from stoker.dialects.colossalai.core import global_context as gpc
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ROOT = Path(__file__).parents[2]
+
+
+def renamed(script, folder):
+    """The script with the old package's name replaced, and nothing else."""
+    text = (SCRIPTS / script).read_text()
+    file = folder / "renamed.py"
+    file.write_text(
+        text.replace("import colossalai\n", "from stoker.dialects import colossalai\n").replace(
+            "from colossalai", "from stoker.dialects.colossalai"
+        )
+    )
+    return file
+
+
+def unmodified(script, folder, *args, explain=False):
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "stoker", "run", *(["--explain"] if explain else []),
+               str(SCRIPTS / script), *args]  # fmt: skip
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def no_config():
+    gpc.config = type(gpc.config)()
+
+
+@pytest.mark.usefixtures("no_config")
+def test_c05_the_eight_hooks_run_without_launcher_or_config(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["script", "2", "--own-loop"])
+    runpy.run_path(str(renamed("colossalai_objects.py", tmp_path)), run_name="__main__")
+    assert capsys.readouterr().out.startswith("accuracy 0.")
+    log = (tmp_path / "logs" / "rank_0.log").read_text()
+    for words in ("Using LossHook for training, priority = 0", "[Epoch 2 / Test]: Loss = ",
+                  "Train-step: last = ", "memory host at most"):  # fmt: skip
+        assert words in log
+    assert len(Checkpoints(tmp_path / "ckpt").list()) == 3
+    assert sorted(p.name for p in (tmp_path / "ckpt").glob("*.pt")) == [
+        "epoch1-tp0-pp0.pt", "epoch2-tp0-pp0.pt",
+    ]  # fmt: skip
+    assert list((tmp_path / "tb_logs" / "global_rank_0").glob("events*"))
+
+
+@pytest.mark.usefixtures("no_config")
+def test_z04_hooks_as_dicts_run_by_import_rename(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(renamed("colossalai_dicts.py", tmp_path)), run_name="__main__")
+    assert capsys.readouterr().out == "epochs 21 norm True\n"
+
+
+def test_a_script_as_it_is_that_is_killed_and_run_again_ends_with_the_same_bits(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    done = unmodified("colossalai_objects.py", whole, "3")
+    assert done.returncode == 0, done.stderr
+    killed = unmodified("colossalai_objects.py", cut, "3", "--die-at=60")
+    assert killed.returncode == 9, killed.stderr
+    again = unmodified("colossalai_objects.py", cut, "3")
+    assert again.returncode == 0, again.stderr
+    assert "going on from" in again.stderr
+    one, other = torch.load(whole / "weights.pt"), torch.load(cut / "weights.pt")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    lines = [
+        [line for line in (folder / "logs" / "rank_0.log").read_text().splitlines()
+         if "Loss = " in line and "[Epoch 3" in line]
+        for folder in (whole, cut)
+    ]  # fmt: skip
+    assert lines[0] == lines[1] != []
+
+
+def test_what_hooks_were_mapped_to_is_shown(tmp_path):
+    done = unmodified("colossalai_dicts.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = unmodified("colossalai_dicts.py", tmp_path, explain=True)
+    assert "LossHook.before_test_epoch" in shown.stdout, shown.stderr

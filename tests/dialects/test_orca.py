@@ -1,0 +1,497 @@
+"""Orca's callbacks, runner and estimator on Stoker, in one process."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from dialects import orca_tasks as tasks
+from stoker.dialects.orca.learn.metrics import MSE, Accuracy, BinaryAccuracy, Top5Accuracy
+from stoker.dialects.orca.learn.pytorch import Estimator
+from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallBack, MainCallback
+from toys import same_bits, weights
+
+EPOCH = [
+    "before_train_epoch",
+    *["before_train_iter", "on_train_forward", "on_iter_backward", "after_train_iter"] * 2,
+    "on_lr_adjust",
+    "before_val_epoch",
+    "before_val_iter",
+    "on_val_forward",
+    "after_val_iter",
+    "after_val_epoch",
+    "after_train_epoch",
+]
+
+
+def test_o01_the_points_of_fit_evaluate_and_predict_come_in_order():
+    recorder = tasks.Recorder()
+    estimator = tasks.estimator(config={"rows": 100})
+    estimator.fit(tasks.train, 2, batch_size=50, validation_data=tasks.val, callbacks=[recorder])
+    assert recorder.points == ["before_run", *EPOCH, *EPOCH, "after_run"]
+    recorder.points.clear()
+    estimator.evaluate(tasks.val, batch_size=50, callbacks=[recorder])
+    assert recorder.points == EPOCH[-6:-1]
+    recorder.points.clear()
+    estimator.predict(tasks.X[:4], batch_size=4, callbacks=[recorder])
+    names = ("before_pred_epoch", "before_pred_iter", "on_pred_forward", "after_pred_iter")
+    assert recorder.points == [*names, "after_pred_epoch"]
+
+
+def test_o02_one_owner_goes_first_two_are_an_error_and_the_list_stays():
+    order = []
+
+    class Owner(MainCallback):
+        def before_run(self, runner):
+            order.append("owner")
+
+    class Other(Callback):
+        def before_run(self, runner):
+            order.append("other")
+
+    given = [Other(), Owner()]
+    kept = list(given)
+    tasks.estimator().fit(tasks.train, callbacks=given)
+    assert order == ["owner", "other"]
+    assert given == kept
+    with pytest.raises(ValueError, match=r"2 owners .* \(Owner, MainCallback\)"):
+        tasks.estimator().fit(tasks.train, callbacks=[Owner(), MainCallBack()])
+    with pytest.raises(TypeError, match="the class Other, expected a Callback object"):
+        tasks.estimator().fit(tasks.train, callbacks=[Other])
+
+
+class Detector(nn.Module):
+    """Returns a dict of losses, as models for object detection do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(64, 10)
+
+    def forward(self, image, target):
+        scores = self.net(image)
+        return {
+            "classifier": nn.functional.cross_entropy(scores, target),
+            "small": scores.square().mean(),
+        }
+
+
+def test_o03_a_loss_computed_inside_the_model_trains_and_validates_without_a_criterion():
+    class CustomMainCB(MainCallBack):
+        def on_iter_forward(self, runner):
+            image, target = runner.batch
+            runner.output = runner.model(image, target)
+            runner.loss = sum(loss for loss in runner.output.values())
+
+    estimator = tasks.estimator(model=lambda config: Detector(), loss=None, metrics=None)
+    rows = estimator.fit(tasks.train, 3, validation_data=tasks.val, callbacks=[CustomMainCB()])
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert rows[-1]["val_loss"] < rows[0]["val_loss"]
+
+
+@pytest.mark.parametrize("missing", ["output", "loss"])
+def test_o04_a_forward_that_forgets_something_is_named(missing):
+    class Forgets(MainCallback):
+        def on_iter_forward(self, runner):
+            super().on_iter_forward(runner)
+            delattr(runner, missing)
+
+    with pytest.raises(
+        ValueError, match=rf"Forgets\.on_iter_forward did not set runner\.{missing}"
+    ):
+        tasks.estimator().fit(tasks.train, callbacks=[Forgets()])
+
+
+def test_o05_each_part_of_the_owner_is_replaced_alone():
+    seen = []
+
+    class ValOnly(MainCallback):
+        def on_val_forward(self, runner):
+            seen.append(("val", runner.engine.training))
+            super().on_val_forward(runner)
+
+    class Both(MainCallback):
+        def on_iter_forward(self, runner):
+            seen.append(("both", runner.engine.training))
+            super().on_iter_forward(runner)
+
+    class NoUpdate(MainCallback):
+        def on_iter_backward(self, runner):
+            runner.optimizer.zero_grad()
+            runner.loss.backward()
+
+    fit = {"data": tasks.train, "batch_size": 100, "validation_data": tasks.val}
+    tasks.estimator().fit(**fit, callbacks=[ValOnly()])
+    assert seen == [("val", False)]
+    tasks.estimator().fit(**fit, callbacks=[Both()])
+    assert seen[1:] == [("both", True), ("both", False)]
+    estimator = tasks.estimator()
+    before = weights(estimator.get_model())
+    estimator.fit(**fit, callbacks=[NoUpdate()])
+    assert same_bits(before, estimator.get_model())
+
+
+def test_o06_a_learning_rate_set_by_hand_reads_batch_idx_and_holds_for_the_next_update():
+    class ByHand(MainCallBack):
+        warmup, initial, size = 1, 0.1, 4
+
+        def __init__(self):
+            self.set, self.used = [], []
+
+        def before_train_iter(self, runner):
+            self.used.append(runner.optimizer.param_groups[0]["lr"])
+
+        def on_lr_adjust(self, runner):
+            rate = self.initial
+            if runner.epochs < self.warmup:
+                rate *= (runner.batch_idx + 1) / self.size
+            self.set.append((runner.batch_idx, rate))
+            for group in runner.optimizer.param_groups:
+                group["lr"] = rate
+            return rate
+
+    owner = ByHand()
+    estimator = tasks.estimator(scheduler_step_freq="batch")
+    estimator.fit(tasks.train, 2, batch_size=25, callbacks=[owner])
+    assert [index for index, _ in owner.set] == [0, 1, 2, 3] * 2
+    assert owner.used[1:] == [rate for _, rate in owner.set][:-1]
+    owner = ByHand()
+    tasks.estimator().fit(tasks.train, 2, batch_size=25, callbacks=[owner])
+    assert [index for index, _ in owner.set] == [3, 3]
+
+
+def test_o06_a_scheduler_moves_once_per_epoch():
+    rates = []
+
+    class Rates(Callback):
+        def before_train_epoch(self, runner):
+            rates.append(runner.optimizer.param_groups[0]["lr"])
+            assert runner.scheduler is runner.lr_scheduler is not None
+
+    estimator = tasks.estimator(scheduler_creator=tasks.scheduler)
+    estimator.fit(tasks.train, 3, callbacks=[Rates()])
+    assert rates == [0.1, 0.05, 0.025]
+
+
+def test_o07_what_is_global_is_there_throughout_and_the_pocket_names_its_keys():
+    names = ["num_epochs", "epochs", "train_loader", "val_loader", "rank", "size", "model"]
+    names += ["optimizer", "scheduler", "criterion", "config", "global_step", "metrics", "stop"]
+
+    class Looks(Callback):
+        def before_run(self, runner):
+            self.found = {name: getattr(runner, name) for name in names}
+            runner.put("hits", 0)
+            runner.put("gone", 1)
+            runner.remove("gone")
+            with pytest.raises(KeyError, match="'gone'"):
+                runner.get("gone")
+            with pytest.raises(KeyError, match="already"):
+                runner.put("hits", 1)
+
+        def after_train_iter(self, runner):
+            assert runner.output is runner.outputs
+            runner.update("hits", runner.get("hits") + 1)
+
+        def after_run(self, runner):
+            assert {name: getattr(runner, name) for name in names}.keys() == self.found.keys()
+            self.hits, self.epochs = runner.get("hits"), runner.epochs
+            with pytest.raises(AttributeError, match="did you mean 'criterion'"):
+                runner.criterium
+
+    looks = Looks()
+    tasks.estimator().fit(
+        tasks.train, 2, batch_size=25, validation_data=tasks.val, callbacks=[looks]
+    )
+    assert looks.found["num_epochs"] == 2
+    assert looks.found["epochs"] == looks.found["rank"] == 0
+    assert looks.found["val_loader"] is not None
+    assert (looks.hits, looks.epochs) == (8, 2)
+
+
+def test_o08_what_belongs_to_an_iteration_is_gone_right_after_it():
+    class Leaks(Callback):
+        def __init__(self):
+            self.checked = []
+
+        def gone(self, runner, *names):
+            for name in names:
+                with pytest.raises(AttributeError, match=f"runner.{name} belongs to an iteration"):
+                    getattr(runner, name)
+
+        def before_iter(self, runner):
+            assert runner.batch_idx >= 0
+            assert runner.batch is not None
+            self.gone(runner, "output", "loss", "target")
+
+        def after_iter(self, runner):
+            self.checked.append((runner.batch_idx, runner.output is not None))
+
+        def before_epoch(self, runner):
+            self.gone(runner, "batch", "batch_idx", "output", "loss")
+
+        after_epoch = after_run = before_epoch
+
+    leaks, estimator = Leaks(), tasks.estimator()
+    fit = {"batch_size": 50, "callbacks": [leaks]}
+    estimator.fit(tasks.train, validation_data=tasks.val, **fit)
+    estimator.predict(tasks.X[:60], **fit)
+    assert leaks.checked == [(0, True), (1, True), (0, True), (0, True), (1, True)]
+
+
+def test_o09_general_points_fire_in_every_stage_unless_silenced():
+    class General(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def before_iter(self, runner):
+            self.seen.append(f"before {runner.run.task}")
+
+        def on_iter_end(self, runner):
+            self.seen.append("after")
+
+    class Silenced(General):
+        def before_train_iter(self, runner):
+            pass
+
+    for kind, expected in ((General, 2), (Silenced, 1)):
+        callback, estimator = kind(), tasks.estimator()
+        fit = {"batch_size": 100, "callbacks": [callback]}
+        estimator.fit(tasks.train, validation_data=tasks.val, **fit)
+        assert callback.seen.count("before fit") == expected
+        assert callback.seen.count("after") == 2
+        estimator.predict(tasks.X[:10], **fit)
+        assert callback.seen[-2:] == ["before predict", "after"]
+
+
+def test_the_older_spelling_is_called_too():
+    class Older(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_run_begin(self, runner):
+            self.seen.append("run")
+
+        def on_epoch_begin(self, runner):
+            self.seen.append(f"epoch {runner.epoch}")
+
+        def on_iter_begin(self, runner):
+            self.seen.append("iter")
+
+        def on_iter_end(self, runner):
+            self.seen.append("end of iter")
+
+        def on_epoch_end(self, runner):
+            self.seen.append("end of epoch")
+
+        def on_run_end(self, runner):
+            self.seen.append("end of run")
+
+    older = Older()
+    tasks.estimator().fit(tasks.train, batch_size=100, callbacks=[older])
+    assert older.seen == [
+        "run", "epoch 1", "iter", "end of iter", "end of epoch", "end of run"
+    ]  # fmt: skip
+
+
+def test_o10_stop_ends_the_run_once_and_a_later_fit_starts_clean():
+    recorder, estimator = tasks.Recorder(), tasks.estimator()
+    rows = estimator.fit(tasks.train, 5, batch_size=25, callbacks=[tasks.Stops(), recorder])
+    assert [row["batch_count"] for row in rows] == [2]
+    assert recorder.points.count("before_train_iter") == 2
+    assert recorder.points.count("after_train_epoch") == recorder.points.count("after_run") == 1
+    rows = estimator.fit(tasks.train, 2, batch_size=25)
+    assert [(row["epoch"], row["batch_count"]) for row in rows] == [(2, 4), (3, 4)]
+
+
+def test_o11_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
+    first = tasks.estimator(model_dir=tmp_path)
+    first.fit(tasks.train, 5, max_steps=3, batch_size=25)
+    assert first.get_state_dict()["global_step"] == 3
+    again = tasks.estimator(model_dir=tmp_path)
+    seen = []
+
+    class Counts(Callback):
+        def after_train_iter(self, runner):
+            seen.append(runner.global_step)
+
+    again.fit(tasks.train, max_steps=7, batch_size=25, callbacks=[Counts()])
+    assert seen == [4, 5, 6, 7]
+    whole = tasks.estimator()
+    whole.fit(tasks.train, max_steps=7, batch_size=25)
+    assert whole.get_state_dict()["global_step"] == 7
+
+
+def test_o12_fit_returns_the_stats_of_each_epoch_and_means_are_over_samples():
+    estimator = tasks.estimator(config={"rows": 90, "lr": 0.0})
+    rows = estimator.fit(tasks.train, 2, batch_size=40, validation_data=tasks.val, profile=True)
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert [row["batch_count"] for row in rows] == [3, 3]
+    assert [row["num_samples"] for row in rows] == [90, 90]
+    assert rows[0].keys() >= {
+        "train_loss", "last_train_loss", "val_loss", "val_Accuracy", "val_num_samples"
+    }  # fmt: skip
+    assert set(rows[0]["profile"]) == {"mean_fwd_s", "mean_bwd_s", "mean_train_epoch_s"}
+    model = estimator.get_model().eval()
+    x, y = torch.from_numpy(tasks.X[:50]), torch.from_numpy(tasks.Y[:50])
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(model(x), y)
+    assert rows[1]["val_loss"] == pytest.approx(float(expected), rel=1e-6)
+    assert estimator.evaluate(tasks.val, batch_size=7)["val_loss"] == pytest.approx(
+        rows[1]["val_loss"], rel=1e-6
+    )
+    assert estimator.evaluate(tasks.val, batch_size=7, num_steps=2)["val_num_samples"] == 14
+
+
+def test_o14_callbacks_see_validation_results_when_the_epoch_ends():
+    class Sees(Callback):
+        def after_val_epoch(self, runner):
+            self.in_val = dict(runner.metrics)
+
+        def after_epoch(self, runner):
+            self.in_epoch = dict(runner.epoch_stats)
+
+    sees = Sees()
+    tasks.estimator().fit(tasks.train, validation_data=tasks.val, callbacks=[sees])
+    assert sees.in_val["val_loss"] == sees.in_epoch["val_loss"]
+
+
+class Outputs(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form, self.net = form, nn.Linear(64, 1)
+
+    def forward(self, x):
+        found = self.net(x)
+        forms = {"tensor": found, "tuple": (found, x), "dict": {"a": found}}
+        return forms[self.form]
+
+
+@pytest.mark.parametrize("form", ["tensor", "tuple", "dict"])
+def test_o15_predict_keeps_shapes_and_the_order_of_the_data(form):
+    estimator = Estimator.from_torch(model=lambda config: Outputs(form), backend="local")
+    found = estimator.predict(DataLoader(tasks.data(50), batch_size=7))
+    with torch.no_grad():
+        expected = estimator.get_model()(torch.from_numpy(tasks.X[:50]))
+    one = {"tensor": lambda o: o, "tuple": lambda o: o[0], "dict": lambda o: o["a"]}[form]
+    assert one(found).shape == (50, 1)
+    np.testing.assert_allclose(one(found), one(expected).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_o16_without_optimizer_and_loss_one_can_look_and_fit_is_refused_before_data_is_read():
+    estimator = Estimator.from_torch(model=tasks.model, backend="local", metrics=Accuracy())
+    assert estimator.evaluate(tasks.val).keys() == {"val_Accuracy", "val_num_samples"}
+    assert estimator.predict({"x": tasks.X[:3]})["prediction"].shape == (3, 10)
+    with pytest.raises(ValueError, match="fit\\(\\) needs an optimizer"):
+        estimator.fit(lambda config, batch_size: pytest.fail("data was read"))
+
+
+def test_weights_are_those_of_the_plain_loop():
+    estimator = tasks.estimator()
+    model = tasks.model({})
+    torch.manual_seed(5)
+    estimator.get_model()
+    torch.manual_seed(5)
+    estimator.fit(tasks.train, 2, batch_size=32, validation_data=tasks.val)
+    torch.manual_seed(5)
+    optimizer = tasks.optimizer(model, {})
+    loader = tasks.train({}, 32)
+    model.train()
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert same_bits(model, estimator.get_model())
+
+
+def test_data_comes_in_many_forms():
+    import pandas
+
+    table = pandas.DataFrame({"x": list(tasks.X[:60]), "y": tasks.Y[:60], "w": 1.0})
+    cols = {"feature_cols": ["x"], "label_cols": ["y"]}
+    arrays = {"x": tasks.X[:60], "y": tasks.Y[:60]}
+    for data, more in (
+        (tasks.data(60), {}),
+        (DataLoader(tasks.data(60), batch_size=20), {}),
+        (lambda config, batch_size: tasks.data(60), {}),
+        (arrays, {}),
+        (table, cols),
+    ):
+        estimator = tasks.estimator()
+        (row,) = estimator.fit(data, batch_size=20, **more)
+        assert (row["batch_count"], row["num_samples"]) == (3, 60)
+    found = estimator.predict(table, feature_cols=["x"], output_cols=["scores"])
+    assert len(found["scores"][0]) == 10
+    assert "prediction" in estimator.predict(table, feature_cols=["x"])
+
+
+def test_several_columns_are_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(2, 1)
+
+        def forward(self, a, b):
+            return self.net(torch.stack([a, b], 1)).squeeze(1)
+
+    import pandas
+
+    table = pandas.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [0.0, 1.0, 0.0, 1.0]})
+    table["y"] = table.a - table.b
+    estimator = tasks.estimator(
+        model=lambda config: Two(), loss=nn.MSELoss, metrics=[MSE()], config={"lr": 0.01}
+    )
+    rows = estimator.fit(table, 3, feature_cols=["a", "b"], label_cols=["y"], validation_data=table)
+    assert rows[-1]["val_MSE"] == pytest.approx(rows[-1]["val_loss"])
+
+
+def test_other_metrics_have_their_names():
+    estimator = tasks.estimator(metrics=[Accuracy(), Top5Accuracy()])
+    found = estimator.evaluate(tasks.val)
+    assert found["val_Top5Accuracy"] >= found["val_Accuracy"]
+    net = lambda config: nn.Sequential(nn.Linear(64, 1), nn.Sigmoid(), nn.Flatten(0))
+    yes = {"x": tasks.X[:40], "y": (tasks.Y[:40] > 4).astype(np.float32)}
+    estimator = tasks.estimator(
+        model=net, loss=lambda config: nn.BCELoss(), metrics=BinaryAccuracy()
+    )
+    assert 0 <= estimator.evaluate(yes)["val_BinaryAccuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "sprak"}, "did you mean 'spark'"),
+        ({"backend": "horovod"}, "got 'horovod'"),
+        ({"scheduler_step_freq": "step"}, "'epoch' or 'batch'"),
+        ({"sync_stats": False}, "cannot be turned off"),
+        ({"workers_per_node": 0}, "whole number from 1"),
+    ],
+)
+def test_what_an_estimator_cannot_be_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        tasks.estimator(**options)
+
+
+def test_bad_arguments_of_calls_are_refused():
+    estimator = tasks.estimator()
+    table = __import__("pandas").DataFrame({"pixels": [1.0]})
+    for call, said in (
+        (lambda: estimator.fit(table), "feature_cols"),
+        (lambda: estimator.fit(table, feature_cols=["pixel"]), "did you mean 'pixels'"),
+        (lambda: estimator.fit(tasks.train, feature_cols=["a"]), "about a DataFrame"),
+        (lambda: estimator.fit({"X": 1}), "expected 'x' and 'y'"),
+        (lambda: estimator.fit(tasks.train, batch_size=0), "batch_size"),
+        (lambda: estimator.fit(tasks.train, epochs=-1), "epochs"),
+        (lambda: estimator.fit(tasks.train, reduce_results=False), "reduce_results"),
+        (lambda: estimator.evaluate(tasks.val, profile=True), "profile"),
+        (lambda: estimator.predict(tasks.val, output_cols=["a"]), "feature_cols"),
+        (lambda: estimator.save("x", entire=True), "pickle"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+    with pytest.raises(TypeError, match="model is a int"):
+        Estimator.from_torch(model=3)
+    with pytest.raises(TypeError, match="returned a int, expected a torch.nn.Module"):
+        tasks.estimator(model=lambda config: 3).fit(tasks.train)
+    with pytest.raises(TypeError, match="returned None, expected a loader"):
+        estimator.fit(lambda config, batch_size: None)

@@ -1,0 +1,104 @@
+"""Orca's estimator in several processes: those there are, those it starts, Ray and Spark."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dialects import orca_tasks as tasks
+from pool import pool
+from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_context
+
+
+def test_o13_o22_losses_are_weighted_by_samples_and_uneven_data_is_all_used():
+    options = {"config": {"lr": 0.0}, "model": tasks.seeded}
+    found = pool().run(2, tasks.fitted, options, tasks.uneven)
+    (rows, weights), (other, _) = found
+    assert rows == other
+    assert weights[0] == weights[1]
+    x = torch.from_numpy(np.concatenate([tasks.X[:30], tasks.X[:14]]))
+    y = torch.from_numpy(np.concatenate([tasks.Y[:30], tasks.Y[:14]]))
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(tasks.seeded({})(x), y))
+    assert rows[0]["num_samples"] == 44
+    assert rows[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_o21_a_loader_is_divided_and_the_batch_size_is_of_all_workers():
+    (rows, _), _ = pool().run(2, tasks.fitted, {}, tasks.train, 1, None, 20)
+    assert rows[0]["num_samples"] == 100
+    assert rows[0]["batch_count"] == 5
+
+
+def test_an_owners_own_backward_pass_shares_gradients_too():
+    by_hand, _ = pool().run(2, tasks.trained_by_hand, True)
+    default, _ = pool().run(2, tasks.trained_by_hand, False)
+    assert by_hand == default
+    assert by_hand[1][0] == by_hand[1][1]
+
+
+def test_o10_a_stop_on_one_process_ends_all():
+    first, second = pool().run(2, tasks.stopped)
+    assert first == second
+    assert first[0][0]["batch_count"] == 2
+
+
+def test_o19_a_folder_of_something_else_is_refused_on_every_rank(tmp_path):
+    (tmp_path / "old.ckpt").write_text("from elsewhere")
+    found = pool().run(2, tasks.refused, str(tmp_path))
+    assert found[0] == found[1]
+    assert "old.ckpt" in found[0]
+
+
+def test_o23_loggers_on_the_first_process_alone_raise_nothing_on_another(tmp_path):
+    (rows, _), _ = pool().run(2, tasks.logged, str(tmp_path))
+    assert len(rows) == 2
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def trained(estimator):
+    """What all backends do alike: train, judge, predict, and give the model back."""
+    rows = estimator.fit(tasks.train, 2, batch_size=40, callbacks=[tasks.Widths()])
+    assert [row["num_samples"] for row in rows] == [100, 100]
+    assert rows[-1]["size"] == 2
+    assert rows[-1]["loader_batch"] == 20
+    model = estimator.get_model().eval()
+    with torch.no_grad():
+        return model(torch.from_numpy(tasks.X[:9])).numpy()
+
+
+def test_the_local_backend_starts_processes(tmp_path):
+    estimator = tasks.estimator(workers_per_node=2, model_dir=tmp_path)
+    expected = trained(estimator)
+    found = estimator.predict({"x": tasks.X[:9]}, batch_size=4)["prediction"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert estimator.get_state_dict()["epoch"] == 2
+
+
+def test_the_ray_backend_trains_and_goes_on():
+    init_orca_context("local", runtime="ray", cores=2)
+    try:
+        estimator = tasks.estimator(backend="ray", workers_per_node=2)
+        trained(estimator)
+    finally:
+        stop_orca_context()
+    assert estimator.get_state_dict()["global_step"] == 6
+
+
+def test_the_spark_backend_trains_on_a_dataframe():
+    context = init_orca_context("local", cores=2, memory="1g")
+    try:
+        assert context is OrcaContext.get_spark_context()
+        table = OrcaContext.get_spark_session().createDataFrame(
+            [(x.tolist(), int(y)) for x, y in zip(tasks.X[:40], tasks.Y[:40], strict=True)],
+            ["pixels", "digit"],
+        )
+        columns = {"feature_cols": ["pixels"], "label_cols": ["digit"]}
+        estimator = tasks.estimator(backend="spark", workers_per_node=2)
+        (row,) = estimator.fit(table, batch_size=20, validation_data=table, **columns)
+        assert row["num_samples"] == row["val_num_samples"] == 40
+        here = tasks.estimator()
+        found = here.predict(table.limit(3), feature_cols=["pixels"]).collect()
+        assert [len(one["prediction"]) for one in found] == [10, 10, 10]
+    finally:
+        stop_orca_context()

@@ -1,0 +1,147 @@
+"""A Towhee training that is killed and started again ends at the same bits."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from killed import Noisy, same
+from stoker.dialects.towhee.trainer import folders
+from stoker.dialects.towhee.trainer.callback import Callback
+from stoker.dialects.towhee.trainer.trainer import Trainer
+from stoker.dialects.towhee.trainer.training_config import TrainingConfig
+
+
+class Kill(Callback):
+    """Ends the process at the n-th call of a point."""
+
+    def __init__(self, point: str, nth: int, number: int) -> None:
+        self.left, self.number = nth, number
+        self.point = point
+
+    def count(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+
+def kills_at(point: str, nth: int, number: int) -> Kill:
+    kind = type("Kill", (Kill,), {point: Kill.count})
+    return kind(point, nth, number)
+
+
+def made(folder: Path, saving: dict, kind=Trainer) -> Trainer:
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.4), nn.Linear(16, 2))
+    config = TrainingConfig(
+        output_dir=str(folder),
+        epoch_num=3,
+        lr=0.01,
+        print_steps=1,
+        tensorboard=None,
+        eval_strategy="steps",
+        eval_steps=3,
+        model_checkpoint=saving,
+        load_best_model_at_end=True,
+    )
+    return kind(model, config, Noisy(36), Noisy(10))
+
+
+def result(trainer: Trainer, folder: Path) -> dict:
+    return {
+        "weights": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "logs": dict(trainer.relay.logs),
+        "epoch": trainer.epoch,
+        "schedule": trainer.lr_scheduler.last_epoch,
+        "final": torch.load(folder / "final_epoch" / "model.pth", weights_only=True),
+        "draws": torch.rand(2),
+    }
+
+
+def child(folder: Path, saving: dict, where: tuple) -> None:
+    trainer = made(folder, saving)
+    if where[0] == "publish":
+        folders.publish = lambda *_: os.kill(os.getpid(), where[2])
+    else:
+        trainer.add_callback(kills_at(*where))
+    trainer.train()
+
+
+def killed(folder: Path, saving: dict, where: tuple) -> int:
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=child, args=(folder, saving, where))
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+@pytest.mark.parametrize("saving", [{"every_n_epoch": 1}, {"every_n_iteration": 1}], ids=str)
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("on_train_batch_end", 3, signal.SIGKILL),
+        ("on_train_batch_end", 6, signal.SIGKILL),
+        ("on_eval_batch_end", 3, signal.SIGKILL),
+        ("on_epoch_end", 2, signal.SIGKILL),
+        ("on_train_end", 1, signal.SIGKILL),
+        ("on_train_batch_end", 7, signal.SIGTERM),
+        ("publish", 1, signal.SIGKILL),
+    ],
+    ids=lambda where: f"{where[0]}-{where[1]}-{where[2].name}",
+)
+def test_a_killed_training_ends_at_the_same_bits(tmp_path, saving, where, capsys):
+    whole = made(tmp_path / "whole", saving)
+    whole.train()
+    expected, lines = result(whole, tmp_path / "whole"), capsys.readouterr().out.splitlines()
+    code = killed(tmp_path / "cut", saving, where)
+    assert code == (143 if where[2] == signal.SIGTERM else -signal.SIGKILL)
+    capsys.readouterr()
+    again = made(tmp_path / "cut", saving)
+    again.train()
+    found = result(again, tmp_path / "cut")
+    assert [name for name in expected if not same(expected[name], found[name])] == []
+    saved = [sorted(p.name for p in (tmp_path / one).iterdir()) for one in ("whole", "cut")]
+    assert saved[0] == saved[1]
+    shown = capsys.readouterr().out.splitlines()
+    assert lines[len(lines) - len(shown) :] == shown
+
+
+def test_what_was_cut_short_begins_anew_with_another_config(tmp_path, caplog):
+    saving = {"every_n_iteration": 1}
+    killed(tmp_path / "cut", saving, ("on_train_batch_end", 3, signal.SIGKILL))
+    again = made(tmp_path / "cut", saving)
+    again.configs.lr = 0.02
+    again.train()
+    assert "lr differ, so it begins anew" in caplog.text
+    fresh = made(tmp_path / "fresh", saving)
+    fresh.configs.lr = 0.02
+    fresh.train()
+    assert same(again.model.state_dict(), fresh.model.state_dict())
+
+
+def test_a_failed_training_goes_on_in_the_same_process(tmp_path):
+    class Once(Callback):
+        def __init__(self):
+            self.failed = False
+
+        def on_train_batch_end(self, batch, logs):
+            if logs["global_step"] == 6 and not self.failed:
+                self.failed = True
+                raise RuntimeError("lost the disk")
+
+    saving = {"every_n_iteration": 1}
+    trainer = made(tmp_path / "cut", saving)
+    trainer.add_callback(Once())
+    with pytest.raises(RuntimeError, match="lost the disk"):
+        trainer.train()
+    trainer.train()
+    whole = made(tmp_path / "whole", saving)
+    whole.train()
+    assert same(trainer.model.state_dict(), whole.model.state_dict())
+    assert same(trainer.optimizer.state_dict(), whole.optimizer.state_dict())
