@@ -75,12 +75,12 @@ def test_an_error_while_training_ends_with_1(process):
     assert "RuntimeError" in err
 
 
+@pytest.mark.parametrize("flags", [[], ["--nproc", "1"]], ids=["here", "launched"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(process, folder, number, code):
+def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(process, folder, number, code, flags):
     (folder / "parts.py").write_text((folder / "parts.py").read_text() + ENDLESS)
-    running = process(
-        "-m", "stoker", "train", "cfg.yaml", "model={_target_: parts.Slow}", "run.epochs=1000"
-    )
+    slow = ("model={_target_: parts.Slow}", "run.epochs=1000")
+    running = process("-m", "stoker", "train", "cfg.yaml", *slow, *flags)
     until = time.monotonic() + 40
     while not (folder / "started").exists() and time.monotonic() < until:
         time.sleep(0.05)

@@ -27,10 +27,10 @@ def export(options: argparse.Namespace) -> int:
     if options.config is not None:
         from stoker.cli.ckpt_onnx import built
 
-        job = built(options, with_data=output.suffix == ".onnx")
+        job = built(options)
     if options.ema:
-        weights = averaged(contents, weights, job.model if job is not None else None)
-    if job is not None and output.suffix == ".onnx":
+        weights = averaged(contents, weights)
+    if job is not None:
         job.export(weights, output)
     elif output.suffix == ".pt":
         save_pt(output, weights)
@@ -53,7 +53,7 @@ def _check_config(options: argparse.Namespace, output: Path) -> None:
         from stoker.cli.ckpt_onnx import check_packages
 
         check_packages()
-    elif options.config is not None and not options.ema:
-        raise ConfigError(f"--config is for .onnx and --ema; {output.suffix} needs none")
+    elif options.config is not None:
+        raise ConfigError(f"--config is for .onnx; {output.suffix} needs none")
     if options.allow and options.config is None:
         raise ConfigError("--allow is about a config, but --config names none")

@@ -36,10 +36,10 @@ def check_packages() -> None:
 
 @dataclass
 class ModelOfConfig:
-    """A model, and a batch of what goes into it where that was asked for."""
+    """A model, and a batch of what goes into it."""
 
     model: nn.Module
-    inputs: Any = None
+    inputs: Any
 
     def export(self, weights: Mapping[str, Any], path: Path) -> None:
         """Put the weights into the model and write it."""
@@ -74,12 +74,10 @@ class ModelOfConfig:
             ) from error
 
 
-def built(options: argparse.Namespace, *, with_data: bool) -> ModelOfConfig:
+def built(options: argparse.Namespace) -> ModelOfConfig:
     """The model of a config in evaluation mode on the CPU, and a batch of its data."""
     job = made(options, training=False)
-    inputs = None
-    if with_data:
-        inputs = map_tensors(lambda tensor: tensor.cpu(), _first_inputs(job, options))
+    inputs = map_tensors(lambda tensor: tensor.cpu(), _first_inputs(job, options))
     return ModelOfConfig(bare(job.trainer.engine.model).cpu().eval(), inputs)
 
 

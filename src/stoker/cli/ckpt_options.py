@@ -78,7 +78,7 @@ def _add_export(action: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--config",
         metavar="CFG",
-        help="the config of the run: needed for .onnx, and for --ema where names are not certain",
+        help="the config of the run, needed for .onnx",
     )
     action.add_argument(
         "--allow",

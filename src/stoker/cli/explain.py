@@ -95,7 +95,7 @@ def _counted(part: nn.Module) -> tuple[int, int]:
 def calendar(job: Job) -> Iterator[str]:
     """Steps, validations and what the run will leave on disk."""
     run = job.run
-    feed = train_feed(run, job.train_loader)
+    feed = train_feed(run, job.train_loader, job.trainer.engine.part)
     total = job.total_steps
     if run.lr_step == "epoch" and run.epochs is not None and feed.steps is not None:
         total = min(run.epochs * feed.steps, run.max_steps or run.epochs * feed.steps)

@@ -15,7 +15,7 @@ from stoker.cli.ckpt_options import ACTIONS, add_ckpt
 from stoker.config.foreign import right_spelling
 from stoker.config.run_section import help_lines
 from stoker.config.text import ConfigError
-from stoker.errors import did_you_mean
+from stoker.errors import RankFailed, did_you_mean
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -27,6 +27,7 @@ _COMMANDS = {
     "lr-find": ("lr_find:lr_find", "sweep the learning rate and suggest one"),
     "prove": ("prove:prove", "prove that a training that is killed ends at the same bits"),
     "ckpt": ("ckpt:ckpt", "list, verify, show, compare, prune, export and import checkpoints"),
+    "run": ("run:run", "run a script for Colossal-AI, LiBai, Orca or Towhee as it is"),
     "config": ("look:config", "print the resolved config, or where a value comes from"),
     "hooks": ("look:hooks", "list the hooks there are, or describe one"),
     "metrics": ("look:metrics", "list the metrics there are"),
@@ -63,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except ConfigError as error:
         return _refuse(error.faults)
+    except RankFailed as failure:
+        print(f"stoker: {failure}", file=sys.stderr)
+        return failure.code
     except KeyboardInterrupt:
         print("stoker: stopped at once by Ctrl-C", file=sys.stderr)
         return INTERRUPTED
@@ -154,6 +158,23 @@ def _add_train(command: argparse.ArgumentParser) -> None:
         "--resume", metavar="HOW", help="auto, must, never or a checkpoint; the same as run.resume="
     )
     _add_weights(command)
+    _add_launch(command)
+
+
+def _add_evaluate(command: argparse.ArgumentParser) -> None:
+    _add_weights(command)
+    _add_launch(command)
+
+
+def _add_launch(command: argparse.ArgumentParser) -> None:
+    several = command.add_argument_group("several processes")
+    several.add_argument("--nproc", type=int, metavar="N", help="how many on this machine")
+    several.add_argument("--on", choices=("ray", "spark"), help="run on a cluster instead")
+    several.add_argument("--workers", type=int, metavar="N", help="how many there")
+    several.add_argument("--address", metavar="WHERE", help="which; else that of the environment")
+    several.add_argument(
+        "--max-restarts", type=int, metavar="K", help="start again after a failure (0 times)"
+    )
 
 
 def _add_weights(command: argparse.ArgumentParser) -> None:
@@ -184,7 +205,23 @@ def _add_prove(command: argparse.ArgumentParser) -> None:
         "--at", metavar="KINDS", help="moments: some of step,save,eval,data (all of them)"
     )
     command.add_argument("--seed", type=int, default=0, help="another one: other moments (0)")
+    command.add_argument("--nproc", type=int, default=1, metavar="N", help="processes (1)")
     command.add_argument("--keep", action="store_true", help="keep the folder it works in")
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--prefer-dialects",
+        action="store_true",
+        help="take the dialects also where the old package is installed",
+    )
+    command.add_argument(
+        "--explain",
+        action="store_true",
+        help="print which hooks act where, instead of training",
+    )
+    command.add_argument("script", metavar="SCRIPT", help="a Python file")
+    command.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="for the script")
 
 
 def _add_config_command(command: argparse.ArgumentParser) -> None:
@@ -204,11 +241,12 @@ def _add_folder(command: argparse.ArgumentParser) -> None:
 
 _ADD_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "train": _add_train,
-    "evaluate": _add_weights,
+    "evaluate": _add_evaluate,
     "predict": _add_predict,
     "lr-find": _add_lr_find,
     "prove": _add_prove,
     "ckpt": add_ckpt,
+    "run": _add_run,
     "config": _add_config_command,
     "hooks": _add_name,
     "metrics": _add_name,

@@ -10,24 +10,33 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from stoker import dist
 from stoker.checkpoint import Checkpoints
 from stoker.cli.main import INTERRUPTED, OK
+from stoker.cli.processes import in_processes, wants_processes
 from stoker.config import ConfigError, load
 from stoker.defaults import Job, assembled
-from stoker.engine import bare
+from stoker.errors import CheckpointError
 from stoker.folder import RunFolder
+from stoker.saved import put_weights
 from stoker.tree import map_tensors
 
 
 def train(options: argparse.Namespace) -> int:
     """Train what a config describes."""
-    if options.eval_only:
-        return evaluate(options)
     if options.resume is not None:
         options.overrides.append(f"run.resume={options.resume}")
+        options.resume = None
+    if wants_processes(options):
+        return in_processes(train, options)
+    if options.eval_only:
+        return evaluate(options)
     job = made(options)
     history = job.fit(fast_dev_run=options.fast_dev_run)
     trainer = job.trainer
+    code = INTERRUPTED if "Ctrl-C" in (history.stop_reason or "") else OK
+    if not dist.is_main():
+        return code
     if options.fast_dev_run:
         print("one batch of everything went well; nothing was written")
         return OK
@@ -37,16 +46,16 @@ def train(options: argparse.Namespace) -> int:
             f"next: stoker evaluate {options.config}, or change a value: "
             f"stoker train {options.config} optimizer.lr=…"
         )
-    if history.stop_reason is not None and "Ctrl-C" in history.stop_reason:
-        return INTERRUPTED
-    return OK
+    return code
 
 
 def evaluate(options: argparse.Namespace) -> int:
     """Print the results of trained weights."""
-    job = _trained(options)
-    for name, value in job.evaluate().items():
-        print(f"{name} {value:.6g}")
+    if wants_processes(options):
+        return in_processes(evaluate, options)
+    for name, value in _trained(options).evaluate().items():
+        if dist.is_main():
+            print(f"{name} {value:.6g}")
     return OK
 
 
@@ -75,23 +84,17 @@ def made(options: argparse.Namespace, *, training: bool = True) -> Job:
 
 
 def _trained(options: argparse.Namespace) -> Job:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     job = made(options, training=False)
     path = _weights(options, job)
     try:
-        missing, unexpected = bare(job.trainer.engine.model).load_state_dict(
-            load_file(path), strict=False
-        )
-    except (SafetensorError, RuntimeError) as error:
+        faults = put_weights(job.trainer.engine.model, path)
+    except CheckpointError as error:
         raise ConfigError(f"'{path}' does not hold weights of this model: {error}") from error
-    if missing or unexpected:
-        raise ConfigError(
-            f"'{path}' does not hold weights of this model: missing {missing}, "
-            f"unexpected {unexpected}"
-        )
-    print(f"weights of {path}", file=sys.stderr)
+    said = [f"{what}: {', '.join(names)}" for what, names in faults.items() if names]
+    if said:
+        raise ConfigError(f"'{path}' does not hold weights of this model: {'; '.join(said)}")
+    if dist.is_main():
+        print(f"weights of {path}", file=sys.stderr)
     return job
 
 
