@@ -6,14 +6,15 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench soak clean same-python
+.PHONY: help train test bench bench-parallel soak clean same-python
 
 help:
-	@echo "make train    train a small convnet on handwritten digits, in well under a minute"
-	@echo "make test     format, lint, types and every test"
-	@echo "make bench    microseconds per step that Stoker adds to a plain loop"
-	@echo "make soak     kill a training 500 times; it must end at the same bits (some minutes)"
-	@echo "make clean    remove .venv and caches; runs/ stays"
+	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
+	@echo "make test             format, lint, types and every test"
+	@echo "make bench            microseconds per step that Stoker adds to a plain loop"
+	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
+	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
+	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
 	@echo "arguments for the script like this:"
@@ -27,10 +28,14 @@ test: .venv/installed-dev
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m mypy
-	.venv/bin/python -m pytest -n 2 $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: .venv/installed
 	.venv/bin/python benchmarks/overhead.py $(ARGS)
+
+bench-parallel: .venv/installed
+	.venv/bin/python benchmarks/parallel.py $(ARGS)
+	.venv/bin/python benchmarks/layouts.py
 
 soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)

@@ -2,12 +2,15 @@
 
 The state is that of an Adam run, in 300 tensors. The stall of a call is compared with one copy of
 the state into ready buffers; the steps of a small model on one core during a write with its steps
-just before and after. The first save of each is left out, since it brings in the memory.
+just before and after. The first save of each is left out, since it brings in the memory. Lightning
+is measured if it is installed (pip install lightning --constraint constraints.txt).
 
     python benchmarks/checkpoint.py [--gb 1.2] [--rounds 5] [--folder DIR]
 """
 
 import argparse
+import importlib.util
+import logging
 import multiprocessing
 import shutil
 import statistics
@@ -134,6 +137,35 @@ class ByDcp:
         return lambda: not done.done()
 
 
+class ByLightning:
+    """Its Trainer, which saves the weights and Adam's state of a module that it has trained."""
+
+    def __init__(self, state: State) -> None:
+        import lightning
+
+        class Module(lightning.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weights = nn.ParameterList(t.clone() for t in state["model"].values())
+
+            def training_step(self, batch: Tensor) -> Tensor:
+                return torch.stack([weight[0] for weight in self.weights]).sum()
+
+            def configure_optimizers(self) -> torch.optim.Optimizer:
+                return torch.optim.Adam(self.parameters(), fused=True)
+
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        self.trainer = lightning.Trainer(
+            accelerator="cpu", max_steps=1, enable_checkpointing=False, **quiet
+        )
+        self.trainer.fit(Module(), torch.utils.data.DataLoader(torch.zeros(1)))
+
+    def __call__(self, state: State, folder: Path) -> Busy:
+        self.trainer.save_checkpoint(folder / "lightning.ckpt")
+        return lambda: False
+
+
 def by_torch_save(state: State, folder: Path) -> Busy:
     torch.save(state, folder / "torch.pt")
     return lambda: False
@@ -187,14 +219,19 @@ def main() -> None:
         "dcp.async_save": ByDcp(),
         "torch.save": by_torch_save,
     }
+    if importlib.util.find_spec("lightning") is not None:
+        variants["Lightning save_checkpoint"] = ByLightning(state)
+    else:
+        print("Lightning is not installed, and is left out")
     try:
         copy = copy_time(state, options.rounds)
         print(f"{options.gb} GB; one copy into ready buffers: {copy:.3f} s")
-        print(f"{'':24}{'stall':>9}{'in copies':>11}{'done after':>12}{'steps slower':>14}")
+        print(f"{'':26}{'stall':>9}{'in copies':>11}{'done after':>12}{'steps slower':>14}")
         for name, save in variants.items():
             stall, done, slower = measure(save, state, folder, options.rounds, loop)
-            late = f"{slower:12.2f} ×" if save is not by_torch_save else f"{'–':>14}"
-            print(f"{name:24}{stall:7.3f} s{stall / copy:9.2f} ×{done:10.2f} s{late}", flush=True)
+            waits = save is by_torch_save or isinstance(save, ByLightning)
+            late = f"{'–':>14}" if waits else f"{slower:12.2f} ×"
+            print(f"{name:26}{stall:7.3f} s{stall / copy:9.2f} ×{done:10.2f} s{late}", flush=True)
     finally:
         if thread.checkpoints is not None:
             thread.checkpoints.close()

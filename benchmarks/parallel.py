@@ -1,0 +1,260 @@
+"""What Stoker adds to loops of two processes that you would write yourself.
+
+Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
+Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
+the same data, to the same loss. Interleaved rounds; the start of a fit is not counted in. The
+ratios are those of the fastest round, of the medians, and of the processor time that their loops
+took, waiting left out, which other work on the machine disturbs least.
+
+    python benchmarks/parallel.py [--rounds 8] [--steps 24]
+"""
+
+import argparse
+import io
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, multiprocessing, nn
+from torch.distributed import pipelining
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+from torch.utils.data import DataLoader, DistributedSampler
+
+from stoker import Engine, Hook, Layout, Output, Trainer, hooks
+from stoker.nn import Transformer
+from stoker.parallel.sequence import plan_stages
+
+VOCABULARY, CONTEXT, WIDTH, LAYERS = 256, 64, 128, 4
+BATCH = 16  # of both processes together
+MICROBATCHES = 4
+WARM = 4  # the first steps of a loop, which are not counted
+
+LAYOUTS = {
+    "replicate=2": Layout(replicate=2),
+    "shard=2": Layout(shard=2),
+    "shard=2, reshard=False": Layout(shard=2, reshard=False),
+    "tensor=2": Layout(tensor=2),
+    "pipeline=2": Layout(pipeline=2, microbatches=MICROBATCHES),
+}
+
+
+class Data:
+    """Windows of tokens: when each batch was fetched, and what the last loss was."""
+
+    def __init__(self, steps: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.windows = torch.randint(VOCABULARY, (steps * BATCH, CONTEXT + 1), generator=generator)
+        self.fetched: list[tuple[float, float]] = []
+        self.loss = torch.zeros(())
+
+    def loader(self, parts: int, *, divided: bool = False) -> Any:
+        """Batches for one of so many processes; ``divided`` by torch's own sampler."""
+        data: Any = self.windows
+        sampler = DistributedSampler(data, parts, shuffle=False) if divided else None
+        return DataLoader(data, BATCH // parts, sampler=sampler, collate_fn=self._fetch)
+
+    def judge(self, scores: Tensor, windows: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
+        self.loss = loss.detach()
+        return loss
+
+    def per_step(self) -> tuple[float, float]:
+        """Milliseconds by the clock and of the processors, without the first steps."""
+        (begin, begin_cpu), (end, end_cpu) = self.fetched[WARM], self.fetched[-1]
+        steps = len(self.fetched) - 1 - WARM
+        spent = torch.tensor(end_cpu - begin_cpu)
+        dist.all_reduce(spent)
+        return (end - begin) / steps * 1000, float(spent) / steps * 1000
+
+    def _fetch(self, windows: list[Tensor]) -> Tensor:
+        self.fetched.append((time.perf_counter(), time.thread_time()))
+        return torch.stack(windows)
+
+
+Loop: TypeAlias = Callable[[Data], Any]
+
+
+def transformer(width: int = WIDTH, layers: int = LAYERS, vocabulary: int = VOCABULARY) -> Any:
+    torch.manual_seed(0)
+    return Transformer(vocabulary, CONTEXT, width=width, layers=layers)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+# Loops by hand
+
+
+def ddp(data: Data) -> None:
+    _by_hand(DistributedDataParallel(transformer()), data)
+
+
+def fsdp(data: Data) -> None:
+    model = transformer()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    _by_hand(model, data)
+
+
+def _by_hand(model: nn.Module, data: Data) -> None:
+    optimizer = adamw(model)
+    for windows in data.loader(2, divided=True):
+        optimizer.zero_grad()
+        data.judge(model(windows[:, :-1]), windows).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def pipeline(data: Data) -> None:
+    whole, rank = transformer(), dist.get_rank()
+    stage = nn.Sequential(*(whole.get_submodule(name) for name in plan_stages(whole, 2)[rank]))
+    optimizer = adamw(stage)
+    piped = pipelining.PipelineStage(stage, rank, 2, torch.device("cpu"))
+    schedule = pipelining.Schedule1F1B(piped, MICROBATCHES, loss_fn=data.judge)
+    for windows in data.loader(1):
+        optimizer.zero_grad()
+        given = [] if rank else [windows[:, :-1]]
+        schedule.step(*given, target=windows if rank else None, return_outputs=False)
+        gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+        square = get_total_norm(gradients).square()
+        dist.all_reduce(square)
+        clip_grads_with_norm_(stage.parameters(), 1.0, square.sqrt())
+        optimizer.step()
+
+
+# The same with Stoker
+
+
+def stoker(
+    layout: Layout, make_hooks: Callable[[], list[Hook]], *, by_tokens: bool = False
+) -> Loop:
+    def loop(data: Data) -> Engine:
+        def step(engine: Engine, windows: Tensor) -> Output:
+            scores = engine(windows[:, :-1])
+            loss = data.judge(scores, windows)
+            return Output(loss, weight=windows[:, 1:].numel() if by_tokens else None)
+
+        model = transformer()
+        engine = Engine(model, adamw(model), layout=layout, clip_norm=1.0)
+        Trainer(engine, make_hooks(), step=step).fit(data.loader(layout.parts), epochs=1)
+        return engine
+
+    return loop
+
+
+class Terminal(io.StringIO):
+    """A terminal that nobody looks at, so that the bar is drawn."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def against_hand(by_hand: Loop, layout: Layout) -> dict[str, Loop]:
+    return {
+        "by hand": by_hand,
+        "by hand again (noise)": by_hand,
+        "Trainer, nothing on": stoker(layout, list),
+        "Trainer, defaults": stoker(layout, hooks.default),
+        "Trainer, defaults, loss by tokens": stoker(layout, hooks.default, by_tokens=True),
+    }
+
+
+HAND = {
+    "DistributedDataParallel": against_hand(ddp, LAYOUTS["replicate=2"]),
+    "fully_shard": against_hand(fsdp, LAYOUTS["shard=2"]),
+    "torch.distributed.pipelining, 1f1b": against_hand(pipeline, LAYOUTS["pipeline=2"]),
+}
+
+
+def step_times(rounds: int, steps: int) -> None:
+    for name, loops in HAND.items():
+        say(f"\n{name}: ms per step ({rounds} rounds of {steps - WARM} steps)")
+        titles = ("fastest", "median", "ratio", "of medians", "of processors")
+        say(f"  {'':36}{''.join(f'{title:>14}' for title in titles)}")
+        took = timed(loops, rounds, steps)
+        base = took["by hand"]
+        for variant, values in took.items():
+            clock, spent = zip(*values, strict=True)
+            base_clock, base_spent = zip(*base, strict=True)
+            ratios = (
+                min(clock) / min(base_clock),
+                statistics.median(clock) / statistics.median(base_clock),
+                statistics.median(spent) / statistics.median(base_spent),
+            )
+            say(
+                f"  {variant:36}{min(clock):14.2f}{statistics.median(clock):14.2f}"
+                f"{''.join(f'{ratio:14.3f}' for ratio in ratios)}"
+            )
+    say(f"\nEvery layout: ms per step of {BATCH} windows, fastest and median")
+    took = timed({name: stoker(layout, list) for name, layout in LAYOUTS.items()}, rounds, steps)
+    for variant, values in took.items():
+        clock = [value for value, _ in values]
+        say(f"  {variant:36}{min(clock):14.2f}{statistics.median(clock):14.2f}")
+
+
+Times: TypeAlias = dict[str, list[tuple[float, float]]]
+
+
+def timed(loops: dict[str, Loop], rounds: int, steps: int) -> Times:
+    """Milliseconds per step, round by round; all loops have come to the same loss."""
+    took: Times = {name: [] for name in loops}
+    for round_number in range(rounds + 1):
+        losses = set()
+        for name, loop in loops.items():
+            data = Data(steps)
+            dist.barrier()
+            loop(data)
+            losses.add(round(float(data.loss), 4))
+            if round_number:  # the first one warms up
+                took[name].append(data.per_step())
+        if len(losses) > 1 and dist.get_rank() == 1:
+            warnings.warn(f"the losses differ: {losses}", stacklevel=2)
+    return took
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+# Processes
+
+
+def connected(rank: int, count: int, store: str, work: Callable[..., None], args: Any) -> None:
+    """Do a piece of the work as one of several processes."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)
+    sys.stderr = Terminal()
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+    work(*args)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def together(count: int, work: Callable[..., None], *args: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        multiprocessing.start_processes(connected, (count, store, work, args), nprocs=count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=24)
+    options = parser.parse_args()
+    together(2, step_times, options.rounds, options.steps)
+
+
+if __name__ == "__main__":
+    main()
