@@ -17,6 +17,7 @@ In a text, a line "…" stands for any number of lines that are left out.
 import contextlib
 import inspect
 import io
+import logging
 import os
 import re
 import shlex
@@ -30,6 +31,7 @@ import pytest
 import torch
 
 import stoker
+import stoker.dialects
 from stoker.cli import main
 from stoker.config import RunConfig
 from stoker.config.run_section import help_lines
@@ -150,8 +152,18 @@ def forget_modules(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Log files that a page opens for its process end with the page."""
+    loggers = [logging.getLogger(name) for name in ("stoker", "libai")]
+    before = [list(logger.handlers) for logger in loggers]
+    yield
+    for logger, handlers in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+
+
 @a_page
-@pytest.mark.usefixtures("one_thread", "forget_modules")
+@pytest.mark.usefixtures("one_thread", "forget_modules", "own_logs")
 def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +288,7 @@ PUBLIC = {
     "Priority": stoker.Priority,
     "config": stoker.config,
 }
-FILES = {"jsonl", "csv", "py", "md", "yaml"}
+FILES = {"json", "jsonl", "csv", "py", "md", "yaml"}
 FIELDS = {field.name for field in fields(RunConfig)}  # run.epochs, in a config
 
 

@@ -114,7 +114,7 @@ def test_x07_every_option_changes_what_happens(owner, option, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     if option == "layout":
         with pytest.raises(ValueError, match="needs 2 processes"):
-            Layout(replicate=2)
+            Engine(net(), layout=Layout(replicate=2))
         return
     beside = BESIDE.get(option, {})
     without = behaviour(**beside)

@@ -10,7 +10,7 @@ from pathlib import Path
 import stoker
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-MODULES = ["", "config", "hooks", "metrics", "events", "data", "nn", "nn.lr"]
+MODULES = ["", "config", "hooks", "metrics", "events", "data", "launch", "nn", "nn.lr"]
 
 
 def surface() -> str:
@@ -70,7 +70,7 @@ def test_what_type_checkers_see_is_what_there_is():
     tree = ast.parse(Path(stoker.__file__).with_suffix(".pyi").read_text())
     stubs = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     promised = {alias.asname for node in stubs for alias in node.names}
-    assert promised == {*stoker.__all__, "nn", "testing"}
+    assert promised == {*stoker.__all__, "nn", "testing", "dialects"}
 
 
 if __name__ == "__main__":

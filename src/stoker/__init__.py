@@ -20,7 +20,10 @@ _HOMES = {
     "CheckpointError": "errors",
     "NonFiniteError": "errors",
     "Preempted": "errors",
+    "RankFailed": "errors",
+    "ForwardBackward": "engine",
     "Output": "types",
+    "PipelineSchedule": "engine",
     "PlainSchedule": "engine",
     "Priority": "hooks",
     "Run": "run",
@@ -28,23 +31,26 @@ _HOMES = {
     "Step": "step",
     "StokerError": "errors",
     "Trainer": "trainer",
-    "load_weights": "state",
+    "load_weights": "saved",
     "seed_all": "seed",
 }
-_MODULES = ("config", "data", "events", "hooks", "metrics")
+_MODULES = ("config", "data", "events", "hooks", "launch", "metrics")
 
 __all__ = [
     "CheckpointError",
     "Engine",
     "Every",
+    "ForwardBackward",
     "Hook",
     "Layout",
     "Metric",
     "NonFiniteError",
     "Output",
+    "PipelineSchedule",
     "PlainSchedule",
     "Preempted",
     "Priority",
+    "RankFailed",
     "Run",
     "Schedule",
     "Step",
@@ -54,6 +60,7 @@ __all__ = [
     "data",
     "events",
     "hooks",
+    "launch",
     "load_weights",
     "metrics",
     "seed_all",
@@ -63,7 +70,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(f"stoker.{_HOMES[name]}"), name)
-    elif name in (*_MODULES, "nn", "testing"):
+    elif name in (*_MODULES, "nn", "testing", "dialects"):
         value = import_module(f"stoker.{name}")
     else:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")

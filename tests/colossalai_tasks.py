@@ -1,0 +1,123 @@
+"""What the processes of `pool` do in `dialects/test_colossalai_ranks.py`."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import stoker.dialects.colossalai as colossalai
+from stoker import dist
+from stoker.dialects.colossalai.core import global_context as gpc
+from stoker.dialects.colossalai.logging import DistributedLogger
+from stoker.dialects.colossalai.trainer import Trainer, hooks
+from stoker.dialects.colossalai.utils import get_dataloader
+from toys import loader, sgd
+
+
+def parts(config, **options):
+    gpc.load_config(config)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    data = get_dataloader(loader(64).dataset, batch_size=options.pop("batch_size", 4))
+    return colossalai.initialize(model, sgd(model), nn.CrossEntropyLoss(), data, data)
+
+
+def weights(engine):
+    return {name: tensor.clone() for name, tensor in engine.core.weights().items()}
+
+
+def accumulates(through_trainer):
+    """The weights of two copies after updates of four batches each, and the exchanges."""
+    engine, train, _, _ = parts({"gradient_accumulation": 4})
+    exchanges = []
+    if dist.world_size() > 1:
+        ddp = engine.core.arrangement._gradients[0]._ddp
+
+        def count(_, bucket):
+            exchanges.append(bucket.is_last())
+            total = bucket.buffer().div_(dist.world_size())
+            return torch.distributed.all_reduce(total, async_op=True).get_future().then(
+                lambda future: future.value()[0]
+            )  # fmt: skip
+
+        ddp.register_comm_hook(None, count)
+    updates = 0
+    if through_trainer:
+        trainer = Trainer(engine)
+        trainer.fit(train, 1)
+        updates = trainer.cur_step
+    else:
+        for x, y in train:
+            engine.zero_grad()
+            engine.backward(engine.criterion(engine(x), y))
+            updates += engine.step()
+    return [p.detach().clone() for p in engine.model.parameters()], sum(exchanges), updates
+
+
+def tells(folder):
+    """A run whose hooks write, in every process."""
+    engine, train, test, _ = parts({})
+    logger = DistributedLogger("ranks")
+    logger.log_to_file(folder / "logs")
+    logger.info(f"all say this: {dist.rank()}")
+    trainer = Trainer(engine, logger=logger)
+    trainer.fit(
+        train,
+        2,
+        test_dataloader=test,
+        hooks=[
+            hooks.LossHook(),
+            hooks.AccuracyHook(),
+            hooks.TensorboardHook(folder / "tb", ranks=[0]),
+            hooks.LogMetricByEpochHook(logger),
+            hooks.SaveCheckpointHook(1, folder / "ckpt"),
+        ],
+        display_progress=True,
+    )
+    metrics = trainer.states["metrics"]["test"]
+    return {name: metric.get_accumulated_value() for name, metric in metrics.items()}
+
+
+def tells_a_terminal(folder):
+    """The same, with what it says."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        return tells(folder), said.getvalue()
+
+
+def pipeline(folder, config):
+    """One batch through a schedule, then a run; the weights are those of all stages."""
+    engine, train, test, _ = parts(config, batch_size=8)
+    seen = engine.execute_schedule(iter(loader(64, 8)), return_output_label=True)
+    looked = engine.execute_schedule(iter(loader(64, 8)), forward_only=True)
+    engine.core.zero_grad()
+    engine._backwards = 0
+    trainer, found = Trainer(engine), []
+    hook = hooks.BaseHook(5)
+    hook.after_train_iter = lambda trainer, output, label, loss: found.append(
+        (None if output is None else tuple(output.shape), loss is not None)
+    )
+    trainer.fit(
+        train, 1, test_dataloader=test,
+        hooks=[hook, hooks.LossHook(), hooks.SaveCheckpointHook(1, Path(folder))],
+    )  # fmt: skip
+    loss = trainer.states["metrics"]["test"]["Loss"].get_accumulated_value()
+    return (
+        [None if part is None else part.detach() for part in seen],
+        [None if part is None else part.detach() for part in looked],
+        found[0],
+        loss,
+        weights(engine),
+        engine.uses_pipeline,
+    )
+
+
+def refuses(config, batch_size):
+    """What is said of a config or batch that does not fit."""
+    try:
+        engine, *_ = parts(config, batch_size=batch_size)
+        engine.execute_schedule(iter(loader(64, batch_size)))
+    except ValueError as error:
+        return str(error)
+    return None
