@@ -19,14 +19,12 @@ def train(folder: Path, *overrides: str) -> list[float]:
     whole = pydoc_data.topics.topics
     some = whole["assert"] + whole["assignment"]
     pydoc_data.topics.topics = {"some": some.encode("ascii", "ignore").decode()[:5000]}
-    modules = set(sys.modules)
+    sys.modules.pop("char_transformer", None)  # which has read the text when it was imported
     try:
         assert main(["train", str(CONFIG), *SHORT, f"run.dir={folder}", *overrides]) == 0
     finally:
         pydoc_data.topics.topics = whole
-        for name in set(sys.modules) - modules:
-            if name == "char_transformer":
-                del sys.modules[name]
+        sys.modules.pop("char_transformer", None)
     (run,) = folder.iterdir()
     rows = read_json_lines(run / "metrics.jsonl")
     return [row[name] for row in rows for name in ("train/loss", "val/loss") if name in row]

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -81,6 +82,8 @@ def _start() -> tuple[Any, Any]:
 
 def _work(pipe: Any) -> None:
     torch.set_num_threads(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a server that launchers started blocks some
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     while True:
         try:
             rank, count, store, (module, name), args = pipe.recv()

@@ -30,7 +30,7 @@ def ids() -> list[str]:
     return [f"{letter}{n:02}" for letter, (most, _) in ROWS.items() for n in range(1, most + 1)]
 
 
-def tests_of() -> dict[str, list[str]]:
+def carriers() -> dict[str, list[str]]:
     """For each number, the tests that carry it."""
     found: dict[str, list[str]] = {row: [] for row in ids()}
     for path in sorted(TESTS.rglob("test_*.py")):
@@ -44,7 +44,7 @@ def tests_of() -> dict[str, list[str]]:
 
 def page() -> str:
     lines = [INTRODUCTION]
-    found = tests_of()
+    found = carriers()
     for letter, (most, system) in ROWS.items():
         lines.append(f"\n## {letter}: {system}\n\n| number | held by |\n|---|---|")
         for number in range(1, most + 1):
@@ -58,7 +58,7 @@ def page() -> str:
 
 @pytest.mark.parametrize("row", ids())
 def test_every_promise_has_a_test(row):
-    assert tests_of()[row], f"no test is named by {row}"
+    assert carriers()[row], f"no test is named by {row}"
 
 
 def test_the_page_lists_the_tests_there_are():

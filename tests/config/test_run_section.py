@@ -156,7 +156,8 @@ def test_x07_every_field_of_run_changes_what_happens_or_is_refused(folder, field
 
 @pytest.mark.parametrize("field", PARALLEL)
 def test_x07_every_field_of_parallel_is_refused_in_one_process(folder, field):
-    said = behaviour(folder, "run.dir=null", f"run.parallel.{field}={PARALLEL[field]}")
+    one = ["run.parallel.replicate=1"] if field == "unused" else []
+    said = behaviour(folder, "run.dir=null", *one, f"run.parallel.{field}={PARALLEL[field]}")
     assert isinstance(said, str)
     assert field in said
 
