@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -62,6 +63,22 @@ def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     except Exception as error:
         reason, hint = str(error), "give it plain values, and let it make the rest itself"
     raise ValueError(f"{name} cannot be sent to another process ({reason}): {hint}")
+
+
+class ImportPath:
+    """Where this process looks for modules; the process that unpickles it looks there, too.
+
+    It goes before what is to be found that way: workers of a cluster that share this machine, or
+    its files, find what lies beside the user's script.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str]]]:
+        return _look_in_too, ([os.path.abspath(entry) for entry in sys.path],)
+
+
+def _look_in_too(path: list[str]) -> ImportPath:
+    sys.path += [entry for entry in path if entry not in sys.path]
+    return ImportPath()
 
 
 def main(pipe: Connection, job: bytes, environment: dict[str, str], _: object) -> None:

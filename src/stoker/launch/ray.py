@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from stoker.errors import RankFailed
-from stoker.launch.rank import REPORT, Report, called
+from stoker.launch.rank import REPORT, ImportPath, Report, called
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 
@@ -30,13 +31,10 @@ def run_on_ray(
             f"to run on Ray, Ray Train is needed ({error}): pip install 'stoker[ray]'"
         ) from error
 
-    def work() -> Any:
-        return called(fn, args)
-
     with _cluster(ray, address, workers):
         gpus = ray.cluster_resources().get("GPU", 0) >= workers
         trainer = torch.TorchTrainer(
-            work,
+            partial(_work, ImportPath(), fn, args),
             torch_config=torch.TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if gpus else "gloo"  # cuda: untested here
             ),
@@ -54,6 +52,11 @@ def run_on_ray(
             if not failures:
                 raise
             raise _told(failures, max_restarts) from None
+
+
+def _work(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What runs in each worker."""
+    return called(fn, args)
 
 
 @contextmanager

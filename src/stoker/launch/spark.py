@@ -14,7 +14,7 @@ from multiprocessing.connection import Client, Listener
 from typing import Any
 
 from stoker.errors import RankFailed
-from stoker.launch.rank import REPORT, Report, called
+from stoker.launch.rank import REPORT, ImportPath, Report, called
 
 _REFUSED = 2
 
@@ -41,7 +41,8 @@ def run_on_spark(
             reports.clear()
             distributor = TorchDistributor(workers, local_mode=False, use_gpu=gpus)
             try:
-                return distributor.run(_work, fn, args, (host, reports.port), reports.key)
+                driver = host, reports.port
+                return distributor.run(_work, ImportPath(), fn, args, driver, reports.key)
             except Exception as error:
                 if not _is_failure(error):
                     raise
@@ -60,7 +61,11 @@ def _is_failure(error: Exception) -> bool:
 
 
 def _work(
-    fn: Callable[..., Any], args: tuple[Any, ...], driver: tuple[str, int], key: bytes
+    _: ImportPath,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    driver: tuple[str, int],
+    key: bytes,
 ) -> Any:
     """What runs in each process; an error is told to the driver, which Spark does not do."""
     try:
