@@ -408,7 +408,7 @@ def test_resize_anywhere_loses_and_repeats_no_sample(data):
         over = bool(steps) and parts[0].exhausted
         if over:
             break
-        shared = shared or (count > 1 and bool(seen))
+        shared = count > 1 or (shared and bool(seen))
         make = maker(data.draw(sizes)) if shared else make
         parts = epoch_of(resized(parts, make, count, **options), epoch)
     seen += [] if over else taken(parts)
