@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
+from stoker.checkpoint.load import read_weights
 from stoker.checkpoint.manifest import Manifest
 from stoker.engine import Engine, bare
 from stoker.engine.pattern import pattern_of
@@ -134,25 +135,28 @@ def load_weights(model: nn.Module, path: str | Path) -> dict[str, list[str]]:
 
 def put_weights(model: nn.Module, path: str | Path) -> dict[str, list[str]]:
     """The same, and nothing is logged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file = Path(path)
-    if not file.is_file():
-        file = (find_checkpoint(path, None) or file) / "model.safetensors"
-    try:
-        saved = load_file(file)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"'{file}' is no safetensors file ({error}): 'stoker ckpt import' makes one of weights "
-            "from elsewhere"
-        ) from error
+    saved = _weights_in(Path(path))
     own = bare(model).state_dict()
     here = {name: tensor for name, tensor in saved.items() if not is_elsewhere(bare(model), name)}
     faults = key_faults(own, here)
     fitting = {name: t for name, t in here.items() if name in own and t.shape == own[name].shape}
     bare(model).load_state_dict({n: placed(t, own[n]) for n, t in fitting.items()}, strict=False)
     return faults
+
+
+def _weights_in(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        return read_weights(find_checkpoint(path, None) or path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"'{path}' is no safetensors file ({error}): 'stoker ckpt import' makes one of weights "
+            "from elsewhere"
+        ) from error
 
 
 def key_faults(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import torch
 import layouts_all
 from killed import differences
 from pool import pool
-from stoker import Layout
+from stoker import Layout, load_weights
 
 SAME = [
     Layout(replicate=2),
@@ -80,3 +80,12 @@ def test_a_run_goes_on_in_another_layout(first, second, tmp_path, expected):
             torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-10)
     assert history[-1]["train/loss"] == pytest.approx(expected[2][-1]["train/loss"], abs=1e-10)
     assert history[-1]["val/accuracy"] == pytest.approx(expected[2][-1]["val/accuracy"])
+
+
+@pytest.mark.parametrize("layout", [Layout(shard=2), Layout(pipeline=2)], ids=named)
+def test_one_process_takes_the_weights_of_a_checkpoint_in_shards(layout, tmp_path):
+    weights = run(layout, tmp_path, None, 0.2, False)[0][0]
+    assert list(tmp_path.glob("checkpoints/*/model-00001-of-00002.safetensors")) != []
+    model = layouts_all.engine_of(None, dtype=torch.float32, dropout=0.2, tied=False).model
+    assert not any(load_weights(model, tmp_path).values())
+    assert differences(model.state_dict(), weights) == []

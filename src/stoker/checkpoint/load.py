@@ -11,7 +11,7 @@ from stoker import dist
 from stoker.checkpoint.manifest import Manifest
 from stoker.checkpoint.source import Like, Source
 from stoker.checkpoint.tensorfile import TensorReader
-from stoker.checkpoint.tree import flatten, tensor_names, unflatten
+from stoker.checkpoint.tree import MODEL, flatten, tensor_names, unflatten
 from stoker.errors import CheckpointError
 from stoker.tree import is_sharded
 
@@ -44,6 +44,14 @@ def read_checkpoint(path: Path, into: Any = None, rank: int | None = None) -> Lo
     shared = unflatten(tensors, values)
     own = read_own(path, manifest, dist.rank() if rank is None else rank)
     return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of the model alone, whole, by its own names, however many files hold them."""
+    source = Source(path, Manifest.read(path))
+    keys = {key for key in source.stored if key.startswith(MODEL)}
+    tensors = source.read(keys, lambda key, shape: None)
+    return {key.removeprefix(MODEL): tensor for key, tensor in tensors.items()}
 
 
 def _like(into: Any) -> Like:

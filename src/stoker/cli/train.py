@@ -99,7 +99,7 @@ def _trained(options: argparse.Namespace) -> Job:
 
 
 def _weights(options: argparse.Namespace, job: Job) -> Path:
-    """The file that was named, or the newest weights of the run: its last, or of a checkpoint."""
+    """The file that was named, or the newest of the run: its last weights, or a checkpoint."""
     if options.weights:
         if not Path(options.weights).is_file():
             raise ConfigError(f"there is no file '{options.weights}'")
@@ -112,8 +112,8 @@ def _weights(options: argparse.Namespace, job: Job) -> Path:
         newest = Checkpoints(folder / "checkpoints").newest()
         if last.is_file() and (newest is None or _step_of(last) >= _step_of(newest)):
             return last
-        if newest is not None and (newest / "model.safetensors").is_file():
-            return newest / "model.safetensors"
+        if newest is not None:
+            return newest
     where = f"'{folders[-1]}'" if folders else f"'{job.run.dir}'"
     raise ConfigError(
         f"there are no weights in {where}: train first (stoker train {options.config}), or give "
