@@ -1,9 +1,6 @@
 """What two processes do in the tests of `multiprocess/`; each returns plain values."""
 
 import math
-import multiprocessing
-import os
-import socket
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pool import pool
 from stoker import Engine, Output, Trainer, hooks
 from stoker.events import JsonLines
 from stoker.log import get_logger
@@ -20,31 +18,12 @@ from toys import batches, engine, net, sgd, trainer
 
 def found_by_two(folder: Path, home: str) -> list[dict[str, Any]]:
     """What two processes on gloo find when they make every check of the module ``home``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=work, args=(r, 2, port, str(folder), home)) for r in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    return [torch.load(folder / f"found.{rank}") for rank in range(2)]
+    return pool().run(2, made_checks, str(folder), home)
 
 
-def work(rank: int, world: int, port: int, folder: str, home: str) -> None:
-    """One process: every check in turn, its findings as a file."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    try:
-        checks = import_module(home).CHECKS
-        found = {check.__name__: check(rank, Path(folder)) for check in checks}
-        torch.save(found, Path(folder) / f"found.{rank}")
-    finally:
-        dist.barrier()
-        dist.destroy_process_group()
+def made_checks(folder: str, home: str) -> dict[str, Any]:
+    checks = import_module(home).CHECKS
+    return {check.__name__: check(dist.get_rank(), Path(folder)) for check in checks}
 
 
 def uneven_shards(rank: int, folder: Path) -> Any:

@@ -45,7 +45,7 @@ class Interrupts:
             "Ctrl-C: the run stops after this step or validation; again stops it at once",
             ranks=None,
         )
-        self._ask("interrupted by Ctrl-C", 1)
+        self._ask("interrupted by Ctrl-C", Signal.STOP)
 
     def on_end(self, number: int, _: FrameType | None) -> None:
         """The machine is wanted by others: stop, save, and leave within the grace time."""
@@ -57,7 +57,7 @@ class Interrupts:
         _log.info(f"{name}: the run saves after this step and ends", ranks=None)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, self.grace)
-        self._ask(f"preempted by {name}", 2)
+        self._ask(f"preempted by {name}", Signal.LEAVE)
         if self._requests.may_leave and not self._requests.together:
             raise Preempted
 

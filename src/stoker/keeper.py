@@ -86,7 +86,7 @@ class Keeper:
             self._came_from = saved.info.get("came_from")
         if is_beyond(saved, run.max_epochs, run.max_steps):
             self.later = path  # a fit before the one that was killed
-            run.requests.grant_stop("an earlier attempt has got further than this fit", 0)
+            run.requests.grant_stop("an earlier attempt has got further than this fit")
             return
         self.resumed = self._state.restore(saved, feed)
         _log.info(f"going on from {path}: {run.where()}")

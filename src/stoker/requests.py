@@ -1,10 +1,19 @@
 """`Requests`: what is asked of a run, and what its processes have agreed to do."""
 
+from enum import IntEnum
 from typing import Literal, TypeAlias
 
 Wish: TypeAlias = Literal["evaluate", "log", "save", "end_epoch"]
-Signal: TypeAlias = Literal[0, 1, 2]
-"""What a signal asks: nothing, to stop (Ctrl-C), or to leave the machine (SIGTERM)."""
+
+
+class Signal(IntEnum):
+    """What a signal asks of a run; the larger prevails."""
+
+    NOTHING = 0
+    STOP = 1
+    """Ctrl-C: to end."""
+    LEAVE = 2
+    """SIGTERM: to save, and to leave the machine to others."""
 
 
 class Requests:
@@ -42,17 +51,22 @@ class Requests:
         """Nobody has asked for an end."""
         self.stop_reason: str | None = None
         self.asked_to_stop: str | None = None
-        self.signal: int = 0
-        self.asked_by: int = 0
+        self.signal = Signal.NOTHING
+        self.asked_by = Signal.NOTHING
 
-    def stop(self, reason: str, signal: Signal = 0) -> None:
+    @property
+    def must_leave(self) -> bool:
+        """Whether the run ends because others want the machine."""
+        return self.signal is Signal.LEAVE
+
+    def stop(self, reason: str, signal: Signal = Signal.NOTHING) -> None:
         """Ask for an end of the run. The first reason given is kept."""
         self.asked_to_stop = self.asked_to_stop or reason
         self.asked_by = max(self.asked_by, signal)
         if not self.together:
             self.grant_stop(self.asked_to_stop, self.asked_by)
 
-    def grant_stop(self, reason: str, signal: int) -> None:
+    def grant_stop(self, reason: str, signal: Signal = Signal.NOTHING) -> None:
         """The run ends after the step in hand."""
         self.stop_reason, self.signal = self.stop_reason or reason, max(self.signal, signal)
 

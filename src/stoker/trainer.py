@@ -158,7 +158,7 @@ class Trainer:
                 idle = idle + 1 if run.step == before else 0
                 if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
                     run.stop(f"{idle} epochs in a row went by without one update")
-        if run.requests.signal == 2:
+        if run.requests.must_leave:
             raise Preempted
         return history
 

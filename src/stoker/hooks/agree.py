@@ -8,7 +8,7 @@ from stoker import dist
 from stoker.errors import Preempted
 from stoker.hooks.hook import Hook
 from stoker.hooks.periodic import Periodic
-from stoker.requests import Wish
+from stoker.requests import Signal, Wish
 from stoker.run import Run
 
 _SECONDS = 0.5
@@ -62,7 +62,7 @@ class Agreement(Hook):
         if self._looked >= self._looks.next:
             signal, time = dist.largest(run.requests.asked_by, _clock())
             self._looks.plan(self._looked, time)
-            if signal == 2:
+            if signal == Signal.LEAVE:
                 raise Preempted
 
     def after_val(self, run: Run) -> None:
@@ -92,7 +92,7 @@ class Agreement(Hook):
         if stops:
             reasons = dist.gathered(requests.asked_to_stop)
             reason = next(reason for reason in reasons if reason is not None)
-            requests.grant_stop(reason, int(signal))
+            requests.grant_stop(reason, Signal(int(signal)))
         granted = {wish for wish, want in zip(_WISHES, wanted, strict=True) if want}
         requests.pending.clear()
         requests.granted |= granted

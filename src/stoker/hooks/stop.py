@@ -131,7 +131,7 @@ class NaNGuard(Hook):
             return
         run.skip_update(what)
         if self.action == "stop":
-            run.requests.grant_stop(what, 0)  # all have found it
+            run.requests.grant_stop(what)  # all have found it
         else:
             _log.warning(f"{what}: the update is left out")
 
