@@ -187,6 +187,7 @@ class Sleeper(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         seconds = self.seconds
+        x = x if x.requires_grad else x.clone().requires_grad_()  # the first stage works as much
         weight = Sleep.apply(self.weight, 0.0, seconds)
         return Sleep.apply(x, seconds, seconds) + weight  # type: ignore[no-any-return]
 
