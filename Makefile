@@ -6,11 +6,12 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test bench bench-parallel soak clean same-python
+.PHONY: help train test docs bench bench-parallel soak clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
 	@echo "make test             format, lint, types and every test"
+	@echo "make docs             the documentation as a site, in build/site"
 	@echo "make bench            microseconds per step that Stoker adds to a plain loop"
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
@@ -29,6 +30,10 @@ test: .venv/installed-dev
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m mypy
 	.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet
+	@echo "the documentation is in build/site/index.html"
 
 bench: .venv/installed
 	.venv/bin/python benchmarks/overhead.py $(ARGS)

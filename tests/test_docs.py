@@ -168,6 +168,7 @@ def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
         torch.manual_seed(0)

@@ -1,0 +1,56 @@
+"""The documentation builds as a site, whole, and asks nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Built strictly: a page that is in no menu and a link that leads nowhere are errors."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_every_page_is_there_and_the_reference_has_what_is_public(site):
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{page.stem}.html").is_file()
+    trainer = (site / "api" / "trainer-run-step.html").read_text("utf-8")
+    assert 'id="stoker.trainer.Trainer.fit"' in trainer
+    hooks = (site / "api" / "hooks.html").read_text("utf-8")
+    assert 'id="stoker.hooks.checkpoint.Checkpoint"' in hooks
+
+
+def test_blocks_are_shown_as_code_whatever_their_fences_say(site):
+    for page in site.glob("*.html"):
+        assert "```" not in page.read_text("utf-8"), page.name
+
+
+def test_a_reader_needs_no_network(site):
+    for page in site.rglob("*.html"):
+        asked = re.findall(
+            r'(?:src|href)="(https?:[^"]*\.(?:js|css|woff2?|png|svg)[^"]*)"',
+            page.read_text("utf-8"),
+        )
+        assert asked == [], page.name
+
+
+def test_examples_that_pages_link_to_are_on_the_site(site):
+    assert (site / "examples" / "digits.yaml").read_text() == (
+        ROOT / "examples" / "digits.yaml"
+    ).read_text()
