@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stoker import dist
 from stoker.data import Part
+from stoker.engine import unrecorded
 from stoker.engine.check import (
     check_optimizer,
     check_parts,
@@ -141,7 +142,7 @@ class Engine:
         if self.scaler is not None:
             return self.precision.step(optimizers)
         for optimizer in optimizers:
-            optimizer.step()
+            unrecorded.step(optimizer)
         return True
 
     def skip_update(self) -> None:
