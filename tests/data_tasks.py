@@ -3,9 +3,10 @@
 import copy
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from passes import drawn
+from stoker import data as stoker_data
 from stoker import dist
 from stoker.data import Feed, Part
 from stoker.seed import random_state, seed_all, set_random_state
@@ -126,3 +127,15 @@ def two_read_each_part():
     lists = Feed(batches_of(mine.index, 1 + mine.index), part=mine)
     single = Feed(DataLoader(torch.zeros(3, 5), batch_size=None), part=mine)
     return [[(idle, whole) for _, idle, whole, _ in look(feed)] for feed in (lists, single)]
+
+
+def gathered(by_sample):
+    """The windows of two epochs over data in memory, and the draws after them."""
+    seed_all(1)
+    data = TensorDataset(torch.rand(11, 2), torch.arange(11))
+    loader = DataLoader(data, batch_size=2, shuffle=True)
+    feed = Feed(stoker_data.by_sample(loader) if by_sample else loader, part=part())
+    found = []
+    for feed.epoch in range(2):
+        found += [[column.tolist() for column in batch] for window in feed for batch in window]
+    return found, drawn()

@@ -84,6 +84,31 @@ class Past:
         yield from items
 
 
+def batches_drawn(sampler: Any) -> Iterator[Any]:
+    """The batches of indices that a sampler gives, with its draws; as tensors where torch cuts."""
+    if not is_plain(sampler, BatchSampler) or is_plain(sampler.sampler, SubsetRandomSampler):
+        return iter(sampler)
+    inner = sampler.sampler
+    in_order = is_plain(inner, SequentialSampler)
+    chunks = _drawn(lambda: torch.arange(len(inner))) if in_order else _chunks(inner)
+    if chunks is None:
+        return iter(sampler)
+    return _cut(chunks, sampler.batch_size, sampler.drop_last)
+
+
+def _cut(chunks: Iterator[Tensor], size: int, drop_last: bool) -> Iterator[Tensor]:
+    """Batches of ``size``; a chunk is drawn when the one before it is used up."""
+    rest = torch.empty(0, dtype=torch.int64)
+    for chunk in chunks:
+        rest = torch.cat([rest, chunk]) if len(rest) else chunk
+        whole = len(rest) - len(rest) % size
+        for begin in range(0, whole, size):
+            yield rest[begin : begin + size]
+        rest = rest[whole:]
+    if len(rest) and not drop_last:
+        yield rest
+
+
 def draws_from_torch_alone(sampler: Any) -> bool:
     """Whether torch's generators decide all indices, because the sampler is one of torch's."""
     if is_plain(sampler, BatchSampler):

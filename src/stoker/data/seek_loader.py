@@ -1,7 +1,8 @@
 """`LoaderSeek`: a plain `DataLoader` over a map-style dataset, continued without reading."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from stoker.data.gather import batches_of
 from stoker.data.indices import Past, draws_from_torch_alone
 from stoker.data.rng import set_state, set_states, states_of, torch_state
 from stoker.data.seeded import SeededDataset
@@ -34,6 +35,10 @@ class LoaderSeek(Seek):
         loader = self.loader
         shared = torch_state if draws_from_torch_alone(loader._index_sampler) else random_state
         return Mark(shared(), states_of(self.generators()), workers_run(loader))
+
+    def fresh(self, epoch: int | None) -> Iterable[Batch]:
+        """A new pass."""
+        return batches_of(self.loader)
 
     def resumed(self, place: Place) -> Iterator[Batch]:
         """The batches from there on; nothing before them is read."""

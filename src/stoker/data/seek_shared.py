@@ -7,6 +7,7 @@ from torch import Tensor
 
 from stoker import dist
 from stoker.data.cut import Cut, Order, order_drawn, order_of
+from stoker.data.gather import batches_of
 from stoker.data.parts import tell_epoch
 from stoker.data.rng import set_state, set_states, states_of, torch_state
 from stoker.data.seek import Mark, Place, Seek
@@ -53,14 +54,14 @@ class SharedSeek(Seek):
         self._epoch, self._drawn = epoch or 0, False
         order = self._order(None)
         self._indices.cut, self._indices.order = self._cut(len(order)), order
-        return self.reader  # type: ignore[no-any-return]
+        return batches_of(self.reader)
 
     def resumed(self, place: Place) -> Iterator[Batch]:
         """This part of what is left."""
         now, own = random_state(), self.generators()
         set_state(place.mark.shared)
         set_states(own, place.mark.own)
-        batches = iter(self.reader)
+        batches = batches_of(self.reader)
         set_random_state(now)
         set_states(own, place.own)
         yield from batches

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from stoker.data.gather import batches_of
 from stoker.seed import undisturbed
 from stoker.types import Batch
 
@@ -25,7 +26,7 @@ def wake(loader: Any, generators: Sequence[torch.Generator]) -> None:
 
 def batches_at(loader: Any, indices: Iterable[Any]) -> Iterator[Batch]:
     """What the loader makes of these indices, begun as it begins a pass; its workers are kept."""
-    batches: Any = iter(over(loader, indices))
+    batches: Any = batches_of(over(loader, indices))
     if _persists(loader):
         batches._index_sampler = loader._index_sampler  # for the passes that follow
         loader._iterator = batches
