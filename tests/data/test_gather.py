@@ -77,7 +77,7 @@ def tensor_of(size: int, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Ten
 def made(draw) -> Callable[[], DataLoader]:
     """A plain DataLoader over tensors, made as a script makes it each time it starts."""
     size, dtype = draw(st.integers(1, 40)), draw(st.sampled_from(DTYPES))
-    shape = draw(st.sampled_from([(), (3,), (1,), (0,), (2, 1, 2), (1, 4, 4)]))
+    shape = draw(st.sampled_from([(), (3,), (1,), (2, 1, 2), (1, 4, 4)]))
     x, y = tensor_of(size, dtype, shape), torch.arange(size)
     part = draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
     data = draw(
@@ -155,8 +155,9 @@ def test_odd_arrays_and_tensors_are_left_to_torch():
     assert not gathers(DataLoader(backwards, 2))
     with pytest.raises(ValueError, match="negative"):
         list(batches_of(DataLoader(backwards, 2)))
-    nothing = np.zeros((4, 0))
-    assert look(lambda: batches_of(DataLoader(nothing, 2))) == look(lambda: DataLoader(nothing, 2))
+    for nothing in (np.zeros((4, 0)), torch.zeros(4, 0)):
+        one = DataLoader(nothing, 2)
+        assert look(lambda one=one: batches_of(one)) == look(lambda one=one: one)
     foreign = np.arange(4.0).astype(">f8")
     assert look(lambda: batches_of(DataLoader(foreign, 2))) == look(lambda: DataLoader(foreign, 2))
     channels_last = torch.rand(6, 3, 4, 4).to(memory_format=torch.channels_last)
