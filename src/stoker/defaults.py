@@ -14,6 +14,8 @@ from stoker.config.run_section import batch_sizes, filled, read
 from stoker.config.signature import parameters, positional_names
 from stoker.data import Feed, Part
 from stoker.engine import Engine
+from stoker.engine.device import resolve_device
+from stoker.engine.fused import can_fuse
 from stoker.errors import did_you_mean
 from stoker.events import History
 from stoker.hooks import Hook
@@ -120,7 +122,7 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
     criterion = builder.build(tree.get("criterion"), "criterion")
     optimizer = scheduler = None
     if training:
-        optimizer = _optimizer(builder, tree["optimizer"], model)
+        optimizer = _optimizer(builder, tree["optimizer"], model, resolve_device(run.device))
         horizon = _horizon(run, loaders.get("train_loader"), Part(0, layout.parts))
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, horizon)
     engine = Engine(
@@ -219,8 +221,13 @@ def _set_up_torch(run: RunConfig) -> None:
         seed_all(run.seed)
 
 
-def _optimizer(builder: Builder, node: Any, model: nn.Module) -> Any:
+def _optimizer(builder: Builder, node: Any, model: nn.Module, device: torch.device) -> Any:
     """One optimizer over the model, or several, each over the part of the model of its name."""
+    for one in [node] if isinstance(node, Lazy) else node.values():
+        if isinstance(one, Lazy) and one.get("fused") == "auto":
+            del one["fused"]
+            if can_fuse(builder.callee(one), model.parameters(), device):
+                one["fused"] = True
     if isinstance(node, Lazy):
         return builder.build(node, "optimizer", params=model.parameters())
     parts = dict(model.named_children())

@@ -13,6 +13,7 @@ from stoker import dist
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.data import Feed
 from stoker.engine import Engine
+from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.dispatch import HookList
 from stoker.log import get_logger
@@ -240,6 +241,7 @@ def settings_of(run: Run) -> dict[str, Any]:
         "clip_value": engine.clip_value,
         "lr_step": engine.lr_step,
         "optimizer": {name: type(one).__name__ for name, one in engine.optimizers.items()},
+        "fused": {name: is_fused(one) for name, one in engine.optimizers.items()},
         "lr_scheduler": {name: type(one).__name__ for name, one in engine.lr_schedulers.items()},
         "criterion": type(engine.given_criterion).__name__,
         "total_steps": run.total_steps if engine.lr_schedulers else None,

@@ -16,6 +16,9 @@ SUPPLIED = {
 }
 """What the nodes below a key need not give, because it comes from the rest of the run."""
 
+_WORDS = {("optimizer", "fused"): ("auto",)}
+"""By top key and argument, words that the run replaces by what they mean for it."""
+
 LOADERS = ("train_loader", "val_loader", "predict_loader")
 _PLAIN = (str, int, float, list, tuple, Section)
 _NODES = ("model", "criterion", "step", *LOADERS)
@@ -25,6 +28,11 @@ _SEVERAL = ("optimizer", "lr_scheduler", "val_loader", "train_loader", "predict_
 def top_key(path: str) -> str:
     """The first key of a dotted path."""
     return path.partition(".")[0]
+
+
+def is_word(keys: Sequence[str], value: Any) -> bool:
+    """Whether a value is for the run to replace, and not for the call it is written in."""
+    return isinstance(value, str) and value in _WORDS.get((keys[0], keys[-1]), ())
 
 
 def wrong_parts(tree: Section) -> list[str]:
@@ -91,6 +99,8 @@ def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] =
     for parameter, value in zip(positional, node.args, strict=False):
         given[parameter.name] = (value, node.where)
     for key, value in node.items():
+        if is_word((top_key(path), key), value):
+            continue
         place = node.origin(key)
         if key in given:
             faults.append(f"{place}: '{path}.{key}' is given twice, once by its position")

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, get_type_hints
 
 from stoker.config import paths
+from stoker.config.check import is_word
 from stoker.config.foreign import KEYS, right_spelling
 from stoker.config.names import UnknownNameError
 from stoker.config.node import Lazy, Section, copied
@@ -123,6 +124,9 @@ def _add(tree: Section, keys: list[str], value: Any, origin: str) -> None:
 
 def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, callee: Any) -> None:
     owner = _owner(tree, keys) if len(keys) > 1 else tree
+    if is_word(keys, value):
+        paths.put(owner, keys[-1], value, origin)
+        return
     found = paths.key_in(owner, keys[-1])
     kind = _kind(owner, keys, found, callee)
     if not kind.known:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from stoker.engine.fused import tell_of_fused
 from stoker.errors import did_you_mean
 from stoker.log import get_logger
 
@@ -100,7 +101,7 @@ def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict
 
 
 def check_trainable(engine: Any) -> None:
-    """There is something to train; what is in no optimizer is said."""
+    """There is something to train; what is in no optimizer, or would be faster, is said."""
     named = list(engine.model.named_parameters())
     whole = engine.stages is None  # all of a stage may be frozen, where others are trained
     if whole and not any(parameter.requires_grad for _, parameter in named):
@@ -116,6 +117,7 @@ def check_trainable(engine: Any) -> None:
             f"{len(left_out)} trainable parameters are in no optimizer and will not change "
             f"(first: {left_out[0]})"
         )
+    tell_of_fused(engine)
 
 
 def _a(thing: Any) -> str:

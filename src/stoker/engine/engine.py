@@ -20,6 +20,7 @@ from stoker.engine.check import (
 )
 from stoker.engine.clip import clip_gradients
 from stoker.engine.device import resolve_device
+from stoker.engine.fused import in_its_own_way
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.errors import did_you_mean
 from stoker.parallel import Layout, Stages, arrange
@@ -286,7 +287,8 @@ class Engine:
         for name, optimizer in self.optimizers.items():
             saved = state["optimizers"][name]
             numbers = self._numbers.get(name)
-            optimizer.load_state_dict(saved if numbers is None else numbers.own(saved))
+            saved = saved if numbers is None else numbers.own(saved)
+            optimizer.load_state_dict(in_its_own_way(optimizer, saved))
         for name, scheduler in self.lr_schedulers.items():
             scheduler.load_state_dict(state["lr_schedulers"][name])
         if self.scaler is not None:
