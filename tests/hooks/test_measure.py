@@ -377,3 +377,51 @@ def test_collections_on_training_data_and_repeated_names():
     run.run.events.readings()
     with pytest.raises(ValueError, match="two metrics are named 'accuracy'"):
         hooks.Metrics(Accuracy(1), Accuracy(2))
+
+
+def test_torchmetrics_validate_the_first_batch_of_each_pass_alone():
+    from torchmetrics import MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy
+
+    one = MulticlassAccuracy(3)
+    both = MetricCollection({"a": one, "b": MulticlassAccuracy(3, validate_args=False)})
+    seen = []
+    look = hooks.Callback(after_val_step=lambda run: seen.append(one.validate_args))
+    run = trainer(hooks.Metrics(both=both), look)
+    run.fit(batches(12), {"x": batches(8), "y": batches(8)}, epochs=1)
+    assert seen == [False] * 4
+    assert one.validate_args
+    assert not both["b"].validate_args
+
+    with pytest.raises(
+        ValueError, match=r"`preds.shape\[1\]` should be equal to number of classes"
+    ):
+        trainer(hooks.Metrics(MulticlassAccuracy(5))).evaluate(batches(8))
+
+
+def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
+    from torchmetrics import classification
+
+    from stoker.metrics.passes import Passes
+
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(12, 16, 4, generator=generator)
+    classes = torch.randint(0, 4, (12, 16), generator=generator)
+    tried = 0
+    for name, kind in vars(classification).items():
+        if not isinstance(kind, type) or not name.startswith(("Binary", "Multiclass")):
+            continue
+        binary = name.startswith("Binary")
+        try:
+            checked, fast = (kind() if binary else kind(num_classes=4) for _ in range(2))
+        except (TypeError, ValueError):  # it wants more arguments
+            continue
+        passes = Passes({"fast": fast})
+        for some, right in zip(scores, classes, strict=True):
+            batch = (some[:, 0].sigmoid(), right % 2) if binary else (some, right)
+            checked.update(*batch)
+            passes.take(*batch)
+        assert fast.validate_args is False
+        assert str(fast.compute()) == str(checked.compute()), name
+        tried += 1
+    assert tried > 30

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stoker import dist, metrics
 from stoker.hooks.hook import Hook, Priority
 from stoker.metrics import Accuracy, Mean, Metric
+from stoker.metrics.passes import Passes
 from stoker.parallel import Stages
 from stoker.run import Run
 from stoker.tree import as_floats
@@ -179,8 +180,8 @@ class Metrics(Hook):
         if not made:
             raise ValueError("Metrics was given no metric: Metrics('accuracy') is a start")
         self._read = read or _outputs_and_targets
-        self._val = made if on != "train" else {}
-        self._train = deepcopy(made) if on != "val" else {}
+        self._val = Passes(made if on != "train" else {})
+        self._train = Passes(deepcopy(made) if on != "val" else {})
         for metric in self._train.values():
             persistent: Any = getattr(metric, "persistent", None)
             if callable(persistent):
@@ -211,8 +212,7 @@ class Metrics(Hook):
     def before_epoch(self, run: Run) -> None:
         """Start those on training data anew."""
         self._updated = False
-        for metric in self._train.values():
-            metric.reset()
+        self._train.begin()
 
     def after_step(self, run: Run) -> None:
         """Take in the step."""
@@ -229,8 +229,7 @@ class Metrics(Hook):
 
     def before_val(self, run: Run) -> None:
         """Start those on validation data anew."""
-        for metric in self._val.values():
-            metric.reset()
+        self._val.begin()
 
     def after_val_step(self, run: Run) -> None:
         """Take in a validation batch."""
@@ -239,6 +238,7 @@ class Metrics(Hook):
 
     def after_val(self, run: Run) -> None:
         """The values over the loader."""
+        self._val.end()
         for name, metric in self._val.items():
             for key, value in _values(name, self._computed(metric)):
                 run.record(f"{run.val_name}/{key}", value)
@@ -250,14 +250,13 @@ class Metrics(Hook):
         value = metric.compute() if self._stages.has_last else None
         return next((found for found in dist.gathered(value) if found is not None), None)
 
-    def _update(self, metrics: dict[str, Metric], output: Output) -> None:
+    def _update(self, metrics: Passes, output: Output) -> None:
         if output.weight == 0:  # a batch that only keeps other processes company
             return
         outputs, targets = self._read(output)
         if isinstance(outputs, Tensor):
             outputs = outputs.detach()  # a metric that keeps it must not keep the graph
-        for metric in metrics.values():
-            metric.update(outputs, targets)
+        metrics.take(outputs, targets)
 
     def _so_far(self, metric: Metric) -> Scalar | None:
         """For writers: the value over the epoch so far, where it is one number."""

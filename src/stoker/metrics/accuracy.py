@@ -48,8 +48,8 @@ class Accuracy:
     def update(self, outputs: Tensor, targets: Tensor, /) -> None:
         """Take in one batch. Hits are counted later, many batches at once."""
         shape = outputs.shape
-        if self.topk == 1 and len(shape) == 2 and shape[:1] == targets.shape and shape[1] > 1:
-            hits = outputs.argmax(1) == targets  # the common case, at a fraction of the cost
+        if len(shape) == 2 and shape[:1] == targets.shape and shape[1] > 1:  # the common case
+            hits = self._among_best(outputs.detach(), targets, 1)
         else:
             hits, targets = self._hits(outputs.detach(), targets)
         counted = None if self.ignore_index is None else targets != self.ignore_index
@@ -95,10 +95,7 @@ class Accuracy:
             targets = targets.argmax(-1)
         if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
             dim = self.class_dim if self.class_dim is not None else _class_dim(outputs, targets)
-            if self.topk == 1:
-                return outputs.argmax(dim) == targets, targets
-            best = outputs.topk(self.topk, dim).indices
-            return (best == targets.unsqueeze(dim)).any(dim), targets
+            return self._among_best(outputs, targets, dim), targets
         if self.topk == 1 and outputs.numel() == targets.numel():
             targets = targets.reshape(outputs.shape)
             return (outputs > self.threshold) == (targets > 0.5), targets
@@ -106,6 +103,12 @@ class Accuracy:
             f"accuracy got outputs of shape {list(outputs.shape)} and targets of shape "
             f"{list(targets.shape)}; expected outputs (N, C) and targets (N,)"
         )
+
+    def _among_best(self, outputs: Tensor, targets: Tensor, dim: int) -> Tensor:
+        if self.topk == 1:
+            return outputs.argmax(dim) == targets
+        best = outputs.topk(self.topk, dim, sorted=False).indices
+        return (best == targets.unsqueeze(dim)).any(dim)
 
     def _check_rows(self, targets: Tensor) -> None:
         """Targets in the shape of outputs are probabilities, or it is no question of one class."""
