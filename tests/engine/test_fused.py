@@ -23,12 +23,14 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 20_000), nn.Linear(20_000, 3))
 
 
-def updated(kind, dtype, fused, **options):
+def updated(kind, dtype, fused=None, **options):
     """Parameters after some updates by gradients that do not depend on them."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((37, 5), (257,), (64, 33), ())
     parameters = [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
-    optimizer = kind(parameters, lr=0.01, fused=fused, **options)
+    if fused is not None:
+        options["fused"] = fused
+    optimizer = kind(parameters, lr=0.01, **options)
     for _ in range(10):
         for parameter in parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator).to(dtype)
@@ -199,3 +201,59 @@ def test_a_fused_run_that_is_continued_ends_at_the_same_bits(tmp_path):
     whole = fit("whole", 9)
     fit("run", 4)
     assert same_bits(whole, fit("run", 9))
+
+
+SETTINGS = [
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+    (torch.optim.Adam, {}),
+    (torch.optim.Adam, {"weight_decay": 0.1, "amsgrad": True}),
+    (torch.optim.AdamW, {}),
+    (torch.optim.AdamW, {"betas": (0.8, 0.99), "maximize": True}),
+    (torch.optim.RMSprop, {}),
+    (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
+    (torch.optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("kind", "options"), SETTINGS)
+def test_lists_give_the_bits_of_one_tensor_after_another(kind, options, dtype):
+    plain, lists = (updated(kind, dtype, foreach=f, **options) for f in (False, True))
+    assert torch.equal(plain, lists)
+
+
+def foreach_of(model, optimizer):
+    Engine(model, optimizer)
+    return [group["foreach"] for group in optimizer.param_groups]
+
+
+def test_a_small_model_is_updated_in_lists_unless_a_way_was_chosen():
+    model = net()
+    adam = torch.optim.Adam
+    assert foreach_of(model, adam(model.parameters())) == [True]
+    assert foreach_of(model, adam(model.parameters(), foreach=False)) == [False]
+    assert foreach_of(model, adam(model.parameters(), fused=True)) == [None]
+    assert foreach_of(model, adam(model.parameters(), differentiable=True)) == [False]
+    assert foreach_of(model, torch.optim.NAdam(model.parameters())) == [None]
+    large = wide()
+    assert foreach_of(large, adam(large.parameters())) == [None]
+    half = net().bfloat16()
+    assert foreach_of(half, adam(half.parameters())) == [None]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch says it of its own call
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
+def test_sparse_gradients_are_updated_as_before(kind):
+    def trained(foreach):
+        torch.manual_seed(0)
+        table = nn.Embedding(10, 3, sparse=True)
+        optimizer = kind(table.parameters(), lr=0.1, foreach=foreach)
+        for _ in range(3):
+            optimizer.zero_grad()
+            table(torch.tensor([1, 4, 4])).square().sum().backward()
+            optimizer.step()
+        return table.weight.detach()
+
+    assert torch.equal(trained(True), trained(False))

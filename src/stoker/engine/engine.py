@@ -20,7 +20,7 @@ from stoker.engine.check import (
 )
 from stoker.engine.clip import clip_gradients
 from stoker.engine.device import resolve_device
-from stoker.engine.fused import in_its_own_way
+from stoker.engine.fused import in_its_own_way, take_lists
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.errors import did_you_mean
 from stoker.parallel import Layout, Stages, arrange
@@ -217,6 +217,8 @@ class Engine:
         self.optimizers = check_optimizer(optimizer, self.model, self.given_criterion)
         self.optimizer: Any = optimizer
         self._every = list(self.optimizers.values())
+        for one in self._every:
+            take_lists(one)
         known = self.arrangement.numbers
         self._numbers = {k: known[id(o)] for k, o in self.optimizers.items() if id(o) in known}
         if self.stages is not None and len(self._numbers) < len(self.optimizers):

@@ -1,4 +1,4 @@
-"""Optimizers that update all parameters in one call, which torch calls "fused"."""
+"""Optimizers that update many parameters in one call, which torch calls "foreach" and "fused"."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -6,15 +6,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from stoker.log import get_logger
+from stoker.tree import is_sharded
 
 _log = get_logger()
 
 _ENOUGH = 100_000  # parameters, from which the saving shows beside forward and backward
 _RIGHT = (torch.float32, torch.float64)  # in half precisions, that of torch 2.13 is not right
+_SAME_BITS = (Adam, AdamW, SGD, RMSprop, Adagrad)
+_CHOSEN = ("fused", "foreach")
 _WAYS = ("fused", "foreach", "capturable", "differentiable")
+
+
+def take_lists(optimizer: Optimizer) -> None:
+    """Let the update of a small model go through lists of tensors, where that gives the same bits.
+
+    On the CPU it is the same arithmetic in half the calls. Large models gain nothing by it and
+    would need more memory. Whoever has chosen a way keeps it.
+    """
+    groups = optimizer.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    if type(optimizer) not in _SAME_BITS or sum(p.numel() for p in parameters) >= _ENOUGH:
+        return
+    plain = all(
+        p.device.type == "cpu" and p.dtype in _RIGHT and not is_sharded(p) for p in parameters
+    )
+    if plain and not any(group.get(way) is not None for group in groups for way in _CHOSEN):
+        for group in groups:
+            group["foreach"] = not any(group.get(way) for way in _WAYS)
 
 
 def can_fuse(kind: Any, parameters: Iterable[Tensor], device: torch.device) -> bool:
