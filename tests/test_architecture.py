@@ -27,7 +27,7 @@ LAYERS = [
     {"trainer"},
     {"provenance", "lr_find"},
     {"defaults"},
-    {"testing"},
+    {"testing", "board"},
     {"cli"},
     {"dialects"},
     {"__main__"},

@@ -32,8 +32,8 @@ class Lock:
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             held = _is_held(file)
-            owner = _owner(file)
-            if held or (owner is not None and _is_alive(owner)):
+            owner = owner_in(os.pread(file, 4096, 0))
+            if held or (owner is not None and is_alive(owner)):
                 raise CheckpointError(self._refusal(owner))
             if owner is not None:
                 who = f"process {owner['pid']} on {owner['host']}"
@@ -92,11 +92,12 @@ def _me() -> dict[str, object]:
     return {"pid": pid, "host": socket.gethostname(), "started": _started(pid)}
 
 
-def _owner(file: int) -> dict[str, object] | None:
+def owner_in(text: bytes) -> dict[str, object] | None:
+    """The owner that the file of a lock names; None after a release."""
     try:
-        owner = json.loads(os.pread(file, 4096, 0))
+        owner = json.loads(text)
         return owner if isinstance(owner, dict) and {"pid", "host"} <= owner.keys() else None
-    except ValueError:  # empty after a release, torn after a kill
+    except (ValueError, RecursionError):  # empty after a release, torn after a kill
         return None
 
 
@@ -105,7 +106,7 @@ def _say_owner(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
 
 
-def _is_alive(owner: dict[str, object]) -> bool:
+def is_alive(owner: dict[str, object]) -> bool:
     """Whether the owner surely runs on this machine, and is not another one with its id."""
     if owner["host"] != socket.gethostname():
         return False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 
+from stoker.cli.board_options import add_board
 from stoker.cli.ckpt_options import ACTIONS, add_ckpt
 from stoker.config.foreign import right_spelling
 from stoker.config.run_section import help_lines
@@ -27,6 +28,7 @@ _COMMANDS = {
     "lr-find": ("lr_find:lr_find", "sweep the learning rate and suggest one"),
     "prove": ("prove:prove", "prove that a training that is killed ends at the same bits"),
     "ckpt": ("ckpt:ckpt", "list, verify, show, compare, prune, export and import checkpoints"),
+    "board": ("board:board", "a page that shows runs while they live"),
     "run": ("run:run", "run a script for Colossal-AI, LiBai, Orca or Towhee as it is"),
     "config": ("look:config", "print the resolved config, or where a value comes from"),
     "hooks": ("look:hooks", "list the hooks there are, or describe one"),
@@ -245,6 +247,7 @@ _ADD_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "predict": _add_predict,
     "lr-find": _add_lr_find,
     "prove": _add_prove,
+    "board": add_board,
     "ckpt": add_ckpt,
     "run": _add_run,
     "config": _add_config_command,

@@ -1,0 +1,148 @@
+"""`Columns`: the rows of a ``metrics.jsonl`` turned into one array per name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+HEAD = ("step", "epoch", "samples", "time")
+MOST_NAMES = 2000
+"""A file with more names than this is no file of ours; the rest of them is left out."""
+
+
+class Growing:
+    """An array that can be appended to, and cut."""
+
+    def __init__(self, start: NDArray[Any]) -> None:
+        self._buffer = start
+        self._length = len(start)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def view(self) -> NDArray[Any]:
+        """What it holds, without a copy."""
+        return self._buffer[: self._length]
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values at the end."""
+        needed = self._length + len(values)
+        if needed > len(self._buffer):
+            grown = np.empty(max(needed, 2 * len(self._buffer), 64), self._buffer.dtype)
+            grown[: self._length] = self.view
+            self._buffer = grown
+        self._buffer[self._length : needed] = values
+        self._length = needed
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first values; a view that was given out keeps what it shows."""
+        if length < self._length:
+            self._buffer, self._length = self._buffer[:length].copy(), length
+
+
+class Columns:
+    """Numbers by name, each with the row it stands in; rows have step, epoch, samples, time."""
+
+    def __init__(self) -> None:
+        self.head = {name: Growing(np.empty(0)) for name in HEAD}
+        self.rows: dict[str, Growing] = {}
+        self.values: dict[str, Growing] = {}
+        self.bad = 0
+
+    def __len__(self) -> int:
+        return len(self.head["step"])
+
+    def extend(self, lines: list[bytes]) -> None:
+        """Take in lines; what is no row of numbers is counted and left out."""
+        head: dict[str, list[Any]] = {name: [] for name in HEAD}
+        rows: dict[str, list[int]] = {}
+        values: dict[str, list[Any]] = {}
+        at = len(self)
+        for line in lines:
+            row = _parsed(line)
+            if row is None:
+                self.bad += bool(line.strip())
+                continue
+            for name in HEAD:
+                head[name].append(row.pop(name, None))
+            for name, value in row.items():
+                if name in rows:
+                    rows[name].append(at)
+                    values[name].append(value)
+                elif name in self.rows or len(rows) + len(self.rows) < MOST_NAMES:
+                    rows[name], values[name] = [at], [value]
+            at += 1
+        for name in HEAD:
+            self.head[name].append(_floats(head[name]))
+        for name, places in rows.items():
+            if name not in self.rows:
+                self.rows[name] = Growing(np.empty(0, np.int32))
+                self.values[name] = Growing(np.empty(0))
+            self.rows[name].append(np.array(places, np.int32))
+            self.values[name].append(_floats(values[name]))
+
+    def cut(self, length: int) -> None:
+        """Forget the rows after the first ``length``."""
+        for column in self.head.values():
+            column.cut(length)
+        for name in list(self.rows):
+            kept = int(np.searchsorted(self.rows[name].view, length))
+            self.rows[name].cut(kept)
+            self.values[name].cut(kept)
+            if not kept:
+                del self.rows[name], self.values[name]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything, for a file."""
+        found = {f"h{name}": column.view for name, column in self.head.items()}
+        names = list(self.rows)
+        found["names"] = np.frombuffer(orjson.dumps(names), np.uint8)
+        for at, name in enumerate(names):
+            found[f"r{at}"], found[f"v{at}"] = self.rows[name].view, self.values[name].view
+        return found
+
+    @classmethod
+    def of(cls, arrays: Any) -> "Columns":
+        """Back from `arrays`."""
+        columns = cls()
+        columns.head = {name: Growing(arrays[f"h{name}"]) for name in HEAD}
+        for at, name in enumerate(orjson.loads(arrays["names"].tobytes())):
+            columns.rows[name] = Growing(arrays[f"r{at}"])
+            columns.values[name] = Growing(arrays[f"v{at}"])
+        return columns
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an ``.npz`` file."""
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = orjson.loads(line)
+    except ValueError:
+        return None
+    if type(row) is not dict:
+        return None
+    step = row.get("step")
+    return row if type(step) is int and 0 <= step < 2**53 else None
+
+
+def _floats(values: list[Any]) -> Floats:
+    """Numbers; ``"NaN"`` and its like are told as strings, and None is none."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_float(value) for value in values], np.float64)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")

@@ -1,0 +1,71 @@
+"""The checkpoints of a run: their sizes, and whether they are whole."""
+
+import re
+from typing import Any
+
+from stoker.board.files import Folder
+from stoker.checkpoint.manifest import NAME, Manifest, faults_of
+from stoker.errors import CheckpointError
+
+_STEP = re.compile(r"step-(\d{8,15})")
+_BROKEN = (CheckpointError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+MOST = 500
+"""How many checkpoints are shown, the newest."""
+
+
+def checkpoints_of(run: Folder) -> list[dict[str, Any]]:
+    """The checkpoints of a run, newest first, judged by their manifests and sizes."""
+    folder = run.below("checkpoints")
+    names = [name for name in folder.folders() if _STEP.fullmatch(name)]
+    names = sorted(names, key=_step, reverse=True)[:MOST]
+    return [_at_a_glance(folder.below(name)) for name in names]
+
+
+def verified(run: Folder, name: str) -> dict[str, Any]:
+    """One checkpoint, judged by every byte of it."""
+    if not _STEP.fullmatch(name):
+        raise FileNotFoundError(name)
+    folder = run.below("checkpoints", name)
+    with folder.opened():
+        found = _at_a_glance(folder)
+    if found["state"] == "sizes fit":
+        faults = faults_of(folder.path)
+        found |= {"state": "broken" if faults else "whole", "faults": faults[:20]}
+    return found
+
+
+def _at_a_glance(folder: Folder) -> dict[str, Any]:
+    sizes = {name: found.st_size for name in folder.files() if (found := folder.stat(name))}
+    when = folder.stat(NAME)
+    row: dict[str, Any] = {
+        "name": folder.parts[-1],
+        "step": _step(folder.parts[-1]),
+        "size": sum(sizes.values()),
+        "time": when.st_mtime if when is not None else None,
+        "metrics": {},
+    }
+    try:
+        if when is None or when.st_size > 1 << 26:
+            raise CheckpointError(f"it has no {NAME}")
+        manifest = Manifest.read(folder.path)
+        faults = [
+            f"'{name}' has {sizes[name]} bytes, expected {record.size}"
+            if name in sizes
+            else f"'{name}' is missing"
+            for name, record in manifest.files.items()
+            if sizes.get(name) != record.size
+        ]
+        row["metrics"] = _numbers(manifest.info.get("metrics"))
+    except _BROKEN as error:
+        faults = [str(error).replace(str(folder.path), folder.parts[-1])]
+    return row | {"state": "broken" if faults else "sizes fit", "faults": faults[:20]}
+
+
+def _numbers(metrics: Any) -> dict[str, float]:
+    found = metrics.items() if isinstance(metrics, dict) else ()
+    return {str(k): float(v) for k, v in found if isinstance(v, int | float)}
+
+
+def _step(name: str) -> int:
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else -1

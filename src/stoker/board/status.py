@@ -1,0 +1,140 @@
+"""How a run is doing: whether it lives, how far it is, when it will end."""
+
+import re
+import socket
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from stoker.board.columns import Columns
+from stoker.board.files import Folder
+from stoker.checkpoint.lock import is_alive, owner_in
+
+State: TypeAlias = Literal["running", "finished", "preempted", "stopped", "failed", "dead"]
+
+_RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DEBUG|INFO|WARNING|ERROR) (.*)")
+_END = re.compile(r"(.{1,300}) \(step (\d{1,15})\)")
+_EPOCH = re.compile(r"epoch (\d{1,9})(?:/(\d{1,9}))?  step (\d{1,15})(?:  |$)")
+_LOG_TAIL = 1 << 16
+QUIET = 60.0
+"""Seconds after which a run on another machine that writes nothing is called dead, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is said of a run in one line.
+
+    Attributes:
+        state: what it is doing.
+        why: the reason it ended, in its own words.
+        seen: when it last wrote something, in seconds since 1970.
+        step, total: updates made and to be made; the latter may be unknown.
+        epoch, epochs: epochs finished and wanted.
+        eta: seconds until it ends, where it runs and that can be told.
+    """
+
+    state: State
+    why: str
+    seen: float
+    step: int
+    total: int | None
+    epoch: int
+    epochs: int | None
+    eta: float | None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Status:
+    """Judge a run by its lock, its log and the age of its files."""
+    log = folder.tail("log.txt", _LOG_TAIL).decode(errors="replace")
+    last = _last_row(columns)
+    times = [found.st_mtime for name in ("metrics.jsonl", "log.txt", "env.json", "config.yaml")
+             if (found := folder.stat(name)) is not None]  # fmt: skip
+    seen = max(times, default=0.0)
+    state, why = _state(folder, log, seen, columns)
+    total, epochs = _limits(log, config)
+    step, epoch = int(last["step"]), int(last["epoch"])
+    eta = None
+    if state == "running" and total is not None:
+        pace = seconds_per_step(columns)
+        eta = pace * max(0, total - step) if pace is not None else None
+    return Status(state, why, seen, step, total, epoch, epochs, eta)
+
+
+def _state(folder: Folder, log: str, seen: float, columns: Columns) -> tuple[State, str]:
+    owner = owner_in(folder.below("checkpoints").head(".lock", 4096))
+    if owner is not None and is_alive(owner):
+        return "running", ""
+    if owner is not None and owner["host"] == socket.gethostname():
+        return "dead", f"process {str(owner['pid'])[:20]} is gone without a word"
+    ended = _ending(log)
+    if ended is not None and owner is None:
+        return ended
+    if time.time() - seen < quiet_for(columns):
+        return "running", ""
+    return "dead", "it writes nothing any more"
+
+
+def quiet_for(columns: Columns) -> float:
+    """How long a run may be quiet: long against what lay between its rows so far."""
+    times = columns.head["time"].view[-50:]
+    gaps = np.diff(times[np.isfinite(times)])
+    return max(QUIET, 10 * float(gaps.max())) if len(gaps) else 5 * QUIET
+
+
+def seconds_per_step(columns: Columns) -> float | None:
+    """The pace over the last rows."""
+    times, steps = columns.head["time"].view[-50:], columns.head["step"].view[-50:]
+    if len(steps) < 2:
+        return None
+    done, took = steps[-1] - steps[0], times[-1] - times[0]
+    return float(took / done) if done > 0 and np.isfinite(took) and took >= 0 else None
+
+
+def _ending(log: str) -> tuple[State, str] | None:
+    """What the last words of a log tell of the end of a run; None if they tell of no end."""
+    said = [match[1] for line in log.splitlines() if (match := _RECORD.match(line))]
+    if not said:
+        return None
+    if said[-1].startswith("the run failed at"):
+        lines = [line for line in log.splitlines() if line.strip()]
+        return "failed", lines[-1][:300]
+    end = _END.fullmatch(said[-1])
+    if end is None:
+        return None
+    if end[1].startswith("preempted"):
+        return "preempted", end[1]
+    if end[1].startswith("interrupted"):
+        return "stopped", end[1]
+    return "finished", "" if end[1] == "finished" else end[1]
+
+
+def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None]:
+    """How many steps and epochs it will have, as far as config and log tell."""
+    total, epochs = _count(config.get("run.max_steps")), _count(config.get("run.epochs"))
+    for line in reversed(log.splitlines()):
+        record = _RECORD.match(line)
+        match = _EPOCH.match(record[1]) if record else None
+        if match is None:
+            continue
+        epochs = epochs or (int(match[2]) if match[2] else None)
+        if epochs and int(match[1]):
+            by_epochs = round(int(match[3]) / int(match[1]) * epochs)
+            total = by_epochs if total is None else min(total, by_epochs)
+        break
+    return total, epochs
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 2**53 else None
+
+
+def _last_row(columns: Columns) -> dict[str, float]:
+    if not len(columns):
+        return {"step": 0.0, "epoch": 0.0}
+    return {name: float(np.nan_to_num(columns.head[name].view[-1])) for name in ("step", "epoch")}

@@ -1,0 +1,141 @@
+"""A metrics.jsonl that grows is read once, and what a resumed run cuts off is forgotten."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from board.folders import rows
+from stoker.board import series
+from stoker.board.series import MetricsFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def reader(path, cache=None):
+    return MetricsFile(lambda: os.open(path, os.O_RDONLY), cache)
+
+
+def steps(file):
+    return file.columns.head["step"].view.tolist()
+
+
+def test_every_byte_is_read_once_while_the_file_grows(path):
+    file = reader(path)
+    for start in range(0, 1000, 50):
+        with path.open("a") as out:
+            out.write(rows(50, start))
+        assert file.refresh()
+        assert not file.refresh()
+    assert file.bytes_read == path.stat().st_size
+    assert np.allclose(file.columns.values["train/loss"].view, 1 / np.arange(1, 1001))
+    assert len(file.columns.values["val/accuracy"]) == 100
+
+
+def test_a_torn_line_waits_until_it_is_whole(path):
+    whole = rows(3)
+    path.write_text(whole[:-20])
+    file = reader(path)
+    file.refresh()
+    assert steps(file) == [1, 2]
+    path.write_text(whole)
+    file.refresh()
+    assert steps(file) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 700, 3999])
+def test_what_a_resumed_run_cuts_off_is_forgotten(path, kept, monkeypatch):
+    monkeypatch.setattr(series, "CHUNK", 4096)
+    monkeypatch.setattr(series, "_SPACING", 4096)
+    path.write_text(rows(4000))
+    file = reader(path)
+    file.refresh(60)
+    before = file.bytes_read
+    path.write_text(rows(kept) + rows(4000 - kept, kept, other=2.0))
+    assert file.refresh(60)
+    assert steps(file) == steps_of(path)
+    assert len(file.columns.values["other"]) == 4000 - kept
+    if kept == 3999:
+        assert file.bytes_read - before < 3 * 4096
+
+
+def steps_of(path):
+    file = reader(path)
+    file.refresh(60)
+    return steps(file)
+
+
+def test_a_file_that_is_removed_is_forgotten(path):
+    path.write_text(rows(3))
+    file = reader(path)
+    file.refresh()
+    path.unlink()
+    assert file.refresh()
+    assert len(file.columns) == 0
+
+
+def test_lines_that_are_no_rows_are_counted_and_left_out(path):
+    path.write_text(rows(1) + 'no\n[1]\n{"step": -1}\n{"step": "x"}\n\n' + rows(1, 1))
+    file = reader(path)
+    file.refresh()
+    assert steps(file) == [1, 2]
+    assert file.columns.bad == 4
+
+
+def test_a_line_that_never_ends_is_passed_over(path, monkeypatch):
+    monkeypatch.setattr(series, "CHUNK", 1024)
+    path.write_text(rows(1) + "x" * 5000 + "\n" + rows(1, 1))
+    file = reader(path)
+    file.refresh(60)
+    assert steps(file) == [1, 2]
+
+
+def test_words_for_numbers_are_numbers(path):
+    path.write_text('{"step": 1, "a": "NaN", "b": "-Infinity", "c": [1], "d": true}\n')
+    file = reader(path)
+    file.refresh()
+    found = {name: float(column.view[0]) for name, column in file.columns.values.items()}
+    assert np.isnan(found["a"])
+    assert found["b"] == -np.inf
+    assert np.isnan(found["c"])
+    assert found["d"] == 1.0
+
+
+def test_an_index_in_the_cache_saves_reading(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(series, "_WORTH_KEEPING", 1)
+    path.write_text(rows(500))
+    first = reader(path, tmp_path / "cache" / "one.npz")
+    first.refresh()
+    first.keep()
+    with path.open("a") as out:
+        out.write(rows(10, 500))
+    second = reader(path, tmp_path / "cache" / "one.npz")
+    second.refresh()
+    assert steps(second) == steps_of(path)
+    assert second.bytes_read == len(rows(10, 500))
+
+
+@given(st.binary(max_size=300))
+def test_a_damaged_cache_is_passed_over(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "metrics.jsonl").write_text(rows(5))
+    (folder / "one.npz").write_bytes(data)
+    file = reader(folder / "metrics.jsonl", folder / "one.npz")
+    file.refresh()
+    assert len(file.columns) == 5
+
+
+def test_a_large_file_is_read_in_parts(path, monkeypatch):
+    monkeypatch.setattr(series, "CHUNK", 1024)
+    path.write_text(rows(200))
+    file = reader(path)
+    file.refresh(0)
+    assert 0 < file.share_read < 1
+    while not file.whole:
+        file.refresh(0)
+    assert len(file.columns) == 220

@@ -1,0 +1,101 @@
+"""Whether a run lives is told by its lock, its log and the age of its files."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from board.folders import make_run, said
+from stoker.board.runs import Runs
+from stoker.checkpoint.lock import Lock
+
+STAMP = "2026-01-01 00:00:00 INFO "
+
+
+def status(root, name="one"):
+    runs = Runs(root)
+    runs.look(60)
+    return runs[name].status
+
+
+@pytest.mark.parametrize(
+    ("last", "state", "why"),
+    [
+        (said("finished"), "finished", ""),
+        (said("early stopping: val/loss has not improved"), "finished", "early stopping"),
+        (said("preempted by SIGTERM"), "preempted", "preempted by SIGTERM"),
+        (said("interrupted by Ctrl-C"), "stopped", "interrupted"),
+        ("the run failed at step 7\nTraceback:\nValueError: no", "failed", "ValueError: no"),
+    ],
+)
+def test_the_last_words_of_a_log_tell_how_a_run_ended(tmp_path, last, state, why):
+    make_run(tmp_path, "one", log=f"{STAMP}a line\n{STAMP}{last}\n")
+    found = status(tmp_path)
+    assert found.state == state
+    assert found.why.startswith(why)
+
+
+def test_a_run_whose_process_lives_runs_however_quiet_it_is(tmp_path):
+    folder = make_run(tmp_path, "one", log=f"{STAMP}{said('finished', 10)}\n")
+    (folder / "checkpoints").mkdir()
+    for path in folder.glob("*.*"):
+        os.utime(path, (1e9, 1e9))
+    lock = Lock(folder / "checkpoints")
+    lock.take()
+    assert status(tmp_path).state == "running"
+    lock.release()
+    assert status(tmp_path).state == "finished"
+
+
+def test_a_run_whose_process_was_killed_is_dead_at_once(tmp_path):
+    folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
+    (folder / "checkpoints").mkdir()
+    code = f"from stoker.checkpoint.lock import Lock; from pathlib import Path; import os; \
+Lock(Path({str(folder / 'checkpoints')!r})).take(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    found = status(tmp_path)
+    assert found.state == "dead"
+    assert "gone without a word" in found.why
+
+
+def test_a_run_on_another_machine_is_judged_by_the_age_of_its_files(tmp_path):
+    folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
+    (folder / "checkpoints").mkdir()
+    owner = {"pid": 1, "host": f"not-{socket.gethostname()}", "started": None}
+    (folder / "checkpoints" / ".lock").write_text(json.dumps(owner))
+    assert status(tmp_path).state == "running"
+    for path in folder.glob("*.*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert status(tmp_path).state == "dead"
+
+
+def test_progress_and_the_time_left_are_told(tmp_path):
+    log = f"{STAMP}epoch 2/8  step 20  train/loss 0.05  1.0 s\n"
+    make_run(tmp_path, "one", config="run: {epochs: 8}", log=log)
+    found = status(tmp_path)
+    assert (found.state, found.step, found.total, found.epoch, found.epochs) == (
+        "running", 20, 80, 2, 8)  # fmt: skip
+    assert found.eta == pytest.approx(60.0)
+
+
+def test_steps_that_bound_a_run_bound_its_progress(tmp_path):
+    make_run(tmp_path, "one", config="run: {max_steps: 40}", log=f"{STAMP}begins\n")
+    assert status(tmp_path).total == 40
+
+
+def test_the_best_result_is_that_of_validation(tmp_path):
+    make_run(tmp_path, "one")
+    runs = Runs(tmp_path)
+    runs.look(60)
+    assert runs["one"].best() == {"name": "val/accuracy", "value": 0.95, "step": 20, "mode": "max"}
+
+
+def test_the_best_result_is_the_one_the_config_names(tmp_path):
+    make_run(tmp_path, "one", config="run: {checkpoint: {best: train/loss}}")
+    runs = Runs(tmp_path)
+    runs.look(60)
+    assert runs["one"].best()["name"] == "train/loss"
