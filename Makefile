@@ -6,7 +6,7 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test docs bench bench-parallel soak clean same-python
+.PHONY: help train test docs bench bench-parallel bench-board board soak clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -14,6 +14,8 @@ help:
 	@echo "make docs             the documentation as a site, in build/site"
 	@echo "make bench            microseconds per step that Stoker adds to a plain loop"
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
+	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
+	@echo "make board            build the page of the board anew (needs Node; users do not)"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
@@ -41,6 +43,12 @@ bench: .venv/installed
 bench-parallel: .venv/installed
 	.venv/bin/python benchmarks/parallel.py $(ARGS)
 	.venv/bin/python benchmarks/layouts.py
+
+bench-board: .venv/installed-dev
+	.venv/bin/python benchmarks/board.py $(ARGS)
+
+board:
+	cd board && npm ci && npm run build
 
 soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)

@@ -136,9 +136,12 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 def _floats(values: list[Any]) -> Floats:
     """Numbers; ``"NaN"`` and its like are told as strings, and None is none."""
     try:
-        return np.array(values, np.float64)
+        found = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError):
-        return np.array([_float(value) for value in values], np.float64)
+        found = None
+    if found is not None and found.ndim == 1:
+        return found
+    return np.array([_float(value) for value in values], np.float64)
 
 
 def _float(value: Any) -> float:

@@ -1,0 +1,190 @@
+/** The charts: one for each name that a chosen run has, fetched when it comes into sight. */
+
+import { series, type Curve } from "./api";
+import { el, fill } from "./dom";
+import { Plot, type Line } from "./plot";
+import type { Change, State } from "./state";
+import type { View } from "./view";
+
+const SECTIONS: [string, (name: string) => boolean][] = [
+  ["Validation", (name) => name.startsWith("val")],
+  ["Training", (name) => name.startsWith("train/")],
+  ["Learning rate and gradients", (name) => /^(lr|grad)/.test(name)],
+  ["Time, throughput and memory", (name) => /^(time|memory|cost)\/|\/s$/.test(name)],
+  ["More", () => true],
+];
+const MOST_NAMES = 60;
+
+export class Charts implements View {
+  readonly root = el("div", { class: "charts" });
+  readonly #plots = new Map<string, Plot>();
+  readonly #sections = new Map<string, HTMLElement>();
+  readonly #inSight = new Set<string>();
+  readonly #curves = new Map<string, Map<string, Curve>>();
+  readonly #stale = new Set<string>();
+  readonly #sight: IntersectionObserver;
+  readonly #size: ResizeObserver;
+  #asked = new AbortController();
+  #busy = false;
+  #again = false;
+
+  constructor(private readonly state: State) {
+    this.#sight = new IntersectionObserver((entries) => this.#onSight(entries), {
+      rootMargin: "200px",
+    });
+    this.#size = new ResizeObserver(() => this.#plots.forEach((plot) => plot.resize()));
+    this.#size.observe(this.root);
+    this.#layOut();
+    this.#refresh(true);
+  }
+
+  update(change: Change): void {
+    const { chosen } = this.state;
+    const changed = chosen.filter((id) => change.runs?.has(id));
+    if (change.choice || changed.length) this.#layOut();
+    for (const id of changed) this.#stale.add(id);
+    if (change.look) this.#refresh(true);
+    else if (change.choice || changed.length) this.#refresh(false);
+  }
+
+  repaint(): void {
+    this.#plots.forEach((plot) => plot.repaint());
+  }
+
+  destroy(): void {
+    this.#asked.abort();
+    this.#sight.disconnect();
+    this.#size.disconnect();
+    this.#plots.forEach((plot) => plot.destroy());
+  }
+
+  #names(): string[] {
+    const found = new Set<string>();
+    for (const id of this.state.chosen) {
+      for (const name of this.state.runs.get(id)?.names ?? []) found.add(name);
+    }
+    return [...found].sort();
+  }
+
+  /** Make the charts that are needed, keep those that are there. */
+  #layOut(): void {
+    const names = this.#names();
+    if (!names.length) {
+      const many = this.state.runs.size > 0;
+      const said = !this.state.chosen.length && many ? "Choose a run." : "No numbers yet.";
+      fill(this.root, el("p", { class: "empty" }, many ? said : "There are no runs here yet."));
+      this.#forget(names);
+      return;
+    }
+    this.#forget(names);
+    const left = new Set(names);
+    const sections = SECTIONS.flatMap(([title, belongs]) => {
+      const own = [...left].filter(belongs);
+      own.forEach((name) => left.delete(name));
+      if (!own.length) return [];
+      const cards = own.map((name) => this.#plot(name).root);
+      const section = this.#section(title);
+      const grid = section.lastElementChild as HTMLElement;
+      if (!same([...grid.children], cards)) grid.replaceChildren(...cards);
+      return [section];
+    });
+    if (!same([...this.root.children], sections)) this.root.replaceChildren(...sections);
+  }
+
+  #section(title: string): HTMLElement {
+    const known = this.#sections.get(title);
+    const section = known ?? el("section", {}, el("h2", {}, title), el("div", { class: "grid" }));
+    this.#sections.set(title, section);
+    return section;
+  }
+
+  #forget(names: string[]): void {
+    const needed = new Set(names);
+    for (const [name, plot] of this.#plots) {
+      if (needed.has(name)) continue;
+      plot.destroy();
+      this.#sight.unobserve(plot.root);
+      this.#plots.delete(name);
+      this.#inSight.delete(name);
+    }
+  }
+
+  #plot(name: string): Plot {
+    let plot = this.#plots.get(name);
+    if (!plot) {
+      plot = new Plot(name, (range) => this.state.set({ range }));
+      this.#plots.set(name, plot);
+      this.#sight.observe(plot.root);
+    }
+    return plot;
+  }
+
+  #onSight(entries: IntersectionObserverEntry[]): void {
+    for (const entry of entries) {
+      const name = (entry.target as HTMLElement).dataset["name"] ?? "";
+      if (entry.isIntersecting) this.#inSight.add(name);
+      else this.#inSight.delete(name);
+    }
+    this.#refresh(false);
+  }
+
+  /** Fetch what is in sight and not there, or stale, and draw; one round at a time. */
+  #refresh(all: boolean): void {
+    if (all) {
+      this.#asked.abort();
+      this.#asked = new AbortController();
+      this.#curves.clear();
+      this.#busy = false;
+    }
+    if (this.#busy) {
+      this.#again = true;
+      return;
+    }
+    this.#busy = true;
+    const { signal } = this.#asked;
+    void this.#round(signal).finally(() => {
+      if (signal.aborted) return;
+      this.#busy = false;
+      if (this.#again) {
+        this.#again = false;
+        setTimeout(() => this.#refresh(false), 200);
+      }
+    });
+  }
+
+  async #round(signal: AbortSignal): Promise<void> {
+    const { chosen, axis, range } = this.state;
+    for (const id of this.#stale) this.#curves.delete(id);
+    this.#stale.clear();
+    const points = Math.min(2000, [...this.#plots.values()][0]?.points ?? 800);
+    await Promise.allSettled(
+      chosen.map(async (id) => {
+        const known = this.#curves.get(id) ?? new Map<string, Curve>();
+        const own = new Set(this.state.runs.get(id)?.names);
+        const names = [...this.#inSight].filter((name) => own.has(name) && !known.has(name));
+        for (let at = 0; at < names.length; at += MOST_NAMES) {
+          const some = names.slice(at, at + MOST_NAMES);
+          const found = await series(id, some, axis, range, points, signal);
+          for (const [name, curve] of Object.entries(found)) known.set(name, curve);
+        }
+        if (!signal.aborted) this.#curves.set(id, known);
+      }),
+    );
+    if (!signal.aborted) this.#draw();
+  }
+
+  #draw(): void {
+    const { axis, smooth, logScale, range } = this.state;
+    for (const name of this.#inSight) {
+      const lines: Line[] = this.state.chosen.flatMap((id) => {
+        const curve = this.#curves.get(id)?.get(name);
+        return curve?.count ? [{ id, colour: this.state.colour(id), curve }] : [];
+      });
+      this.#plots.get(name)?.draw(lines, { axis, smooth, logScale, range });
+    }
+  }
+}
+
+function same(one: Element[], other: Element[]): boolean {
+  return one.length === other.length && one.every((element, at) => element === other[at]);
+}

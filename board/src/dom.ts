@@ -1,0 +1,72 @@
+/** Making elements from text alone: nothing a run says is ever read as HTML. */
+
+type Child = Node | string | null | undefined | false;
+type Props = Record<string, string | number | boolean | ((event: Event) => void) | undefined>;
+
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === false) continue;
+    if (typeof value === "function") made.addEventListener(name, value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.filter((child): child is Node | string => Boolean(child)));
+  return made;
+}
+
+export function fill(parent: Element, ...children: Child[]): void {
+  parent.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
+}
+
+/** A part of the page, found by its id. */
+export function part<T extends HTMLElement>(id: string): T {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`the page has no #${id}`);
+  return found as T;
+}
+
+export function number(value: number | null | undefined, name = ""): string {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
+  const size = Math.abs(value);
+  if (/^lr(\/|$)/.test(name) || (size !== 0 && (size < 1e-3 || size >= 1e6))) {
+    return value.toExponential(2);
+  }
+  return String(Number(value.toPrecision(5)));
+}
+
+export function count(value: number): string {
+  return value.toLocaleString("en-US");
+}
+
+export function seconds(value: number): string {
+  if (value < 1e-3) return `${Number((value * 1e6).toPrecision(3))} µs`;
+  if (value < 1) return `${Number((value * 1e3).toPrecision(3))} ms`;
+  if (value < 60) return `${Number(value.toPrecision(2))} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+  if (value < 86400) return `${Math.floor(value / 3600)} h ${Math.floor((value % 3600) / 60)} min`;
+  return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
+}
+
+export function age(since: number): string {
+  const passed = Math.max(0, Date.now() / 1000 - since);
+  if (!since) return "";
+  if (passed < 60) return "just now";
+  if (passed < 3600) return `${Math.floor(passed / 60)} min ago`;
+  if (passed < 86400) return `${Math.floor(passed / 3600)} h ago`;
+  return `${Math.floor(passed / 86400)} d ago`;
+}
+
+export function bytes(size: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (size >= 1000 && at < units.length - 1) {
+    size /= 1000;
+    at += 1;
+  }
+  return `${at === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${units[at]}`;
+}

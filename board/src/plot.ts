@@ -1,0 +1,216 @@
+/** One chart: a curve for each chosen run, a reading under the cursor, a drag to zoom. */
+
+import uPlot from "uplot";
+import type { Axis, Curve } from "./api";
+import { el, fill, number, seconds } from "./dom";
+import { colour } from "./theme";
+
+export interface Line {
+  id: string;
+  colour: number;
+  curve: Curve;
+}
+
+export interface Look {
+  axis: Axis;
+  smooth: number;
+  logScale: boolean;
+  range: [number, number] | null;
+}
+
+const HEIGHT = 220;
+
+/** An exponential moving average that is not drawn towards its start. */
+export function smoothed(values: (number | null)[], weight: number): (number | null)[] {
+  let sum = 0;
+  let mass = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    mass = weight * mass + (1 - weight);
+    return sum / mass;
+  });
+}
+
+export class Plot {
+  readonly root: HTMLElement;
+  readonly #canvas = el("div", { class: "canvas" });
+  readonly #reading = el("div", { class: "reading" });
+  #chart: uPlot | null = null;
+  #shape = "";
+  #lines: Line[] = [];
+  #look: Look = { axis: "step", smooth: 0, logScale: false, range: null };
+
+  constructor(
+    readonly name: string,
+    private readonly onZoom: (range: [number, number] | null) => void,
+  ) {
+    this.root = el(
+      "figure",
+      { class: "card", "data-name": name, tabindex: 0, "aria-label": `${name}, chart` },
+      el("figcaption", {}, name),
+      this.#canvas,
+      this.#reading,
+    );
+    this.root.addEventListener("keydown", (event) => this.#onKey(event));
+  }
+
+  get points(): number {
+    return Math.max(200, Math.round(this.#canvas.clientWidth * Math.min(2, devicePixelRatio)));
+  }
+
+  draw(lines: Line[], look: Look): void {
+    this.#lines = lines;
+    this.#look = look;
+    const shape = JSON.stringify([lines.map((l) => [l.id, l.colour]), look.logScale, look.axis]);
+    const smooth = look.smooth > 0;
+    if (!this.#chart || shape + smooth !== this.#shape) {
+      this.#chart?.destroy();
+      this.#chart = new uPlot(this.#options(), this.#data(), this.#canvas);
+      this.#shape = shape + smooth;
+    } else {
+      this.#chart.setData(this.#data(), true);
+    }
+    this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
+    this.#read(null);
+  }
+
+  resize(): void {
+    const width = this.#canvas.clientWidth;
+    if (this.#chart && width && width !== this.#chart.width) {
+      this.#chart.setSize({ width, height: HEIGHT });
+    }
+  }
+
+  repaint(): void {
+    this.#shape = "";
+    if (this.#lines.length) this.draw(this.#lines, this.#look);
+  }
+
+  destroy(): void {
+    this.#chart?.destroy();
+    this.#chart = null;
+  }
+
+  #data(): uPlot.AlignedData {
+    const { smooth, logScale } = this.#look;
+    const shown = (y: (number | null)[]) =>
+      logScale ? y.map((value) => (value !== null && value > 0 ? value : null)) : y;
+    const tables: uPlot.AlignedData[] = this.#lines.flatMap(({ curve }) => {
+      const raw: uPlot.AlignedData = [curve.x, shown(curve.y)];
+      if (!smooth) return [raw];
+      return [raw, [curve.mean_x, shown(smoothed(curve.mean_y, smooth))]];
+    });
+    return tables.length ? uPlot.join(tables) : [[], []];
+  }
+
+  #options(): uPlot.Options {
+    const { axis, logScale, smooth } = this.#look;
+    const grid = { stroke: colour("--grid"), width: 1 };
+    const ink = { stroke: colour("--faint"), font: "11px system-ui, sans-serif", grid, ticks: grid };
+    const times = (_: uPlot, splits: number[]) => splits.map((value) => seconds(value));
+    const series = this.#lines.flatMap(({ colour: at }): uPlot.Series[] => {
+      const stroke = colour(`--run-${at}`);
+      const points = { size: 4 };
+      if (!smooth) return [{ stroke, width: 1.5, points }];
+      return [
+        { stroke: `${stroke}55`, width: 1, points: { show: false } },
+        { stroke, width: 2, points: { show: false } },
+      ];
+    });
+    return {
+      width: Math.max(160, this.#canvas.clientWidth),
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: {
+        sync: { key: "board" },
+        drag: { x: true, y: false, setScale: false },
+        points: { size: 7 },
+        bind: { dblclick: () => () => (this.onZoom(null), null) },
+      },
+      scales: {
+        x: { time: false, range: (_, low, high) => this.#xRange(low, high) },
+        y: { distr: logScale ? 3 : 1 },
+      },
+      axes: [
+        { ...ink, ...(axis === "time" ? { values: times, space: 70 } : {}) },
+        { ...ink, size: 56, values: (_, splits) => splits.map((v) => (v === null ? "" : number(v))) },
+      ],
+      series: [{}, ...series],
+      hooks: {
+        setSelect: [(chart) => this.#select(chart)],
+        setCursor: [(chart) => this.#read(chart.cursor.idx ?? null)],
+      },
+    };
+  }
+
+  #xRange(low: number | null, high: number | null): [number, number] {
+    if (this.#look.range) return this.#look.range;
+    if (low === null || high === null) return [0, 1];
+    return low === high ? [low - 1, high + 1] : [low, high];
+  }
+
+  #select(chart: uPlot): void {
+    const { left, width } = chart.select;
+    if (width < 4) return;
+    const range: [number, number] = [chart.posToVal(left, "x"), chart.posToVal(left + width, "x")];
+    chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onZoom(range);
+  }
+
+  /** Keys for those who use no mouse: + and - zoom, arrows move, 0 shows all. */
+  #onKey(event: KeyboardEvent): void {
+    const scale = this.#chart?.scales["x"];
+    if (event.ctrlKey || event.metaKey || scale?.min == null || scale.max == null) return;
+    const span = scale.max - scale.min;
+    const [low, high] = [scale.min, scale.max];
+    const moves: Record<string, [number, number] | null> = {
+      "+": [low + span / 4, high - span / 4],
+      "=": [low + span / 4, high - span / 4],
+      "-": [low - span / 2, high + span / 2],
+      ArrowLeft: [low - span / 4, high - span / 4],
+      ArrowRight: [low + span / 4, high + span / 4],
+      "0": null,
+    };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.onZoom(moves[event.key] ?? null);
+  }
+
+  /** The values under the cursor, or the last ones. */
+  #read(at: number | null): void {
+    const chart = this.#chart;
+    if (!chart) return;
+    const step = this.#look.smooth ? 2 : 1;
+    const rows = this.#lines.slice(0, 8).map((line, order) => {
+      const values = chart.data[1 + order * step + (step - 1)] ?? [];
+      const [place, value] = nearest(values, at ?? values.length - 1);
+      const x = place === null ? null : chart.data[0][place];
+      const where = x == null ? "" : this.#look.axis === "time" ? seconds(x) : number(x);
+      const bad = line.curve.bad ? ` · ${line.curve.bad} not finite` : "";
+      return el(
+        "div",
+        { class: `reading-row run-${line.colour}` },
+        el("span", { class: "dot" }),
+        el("span", { class: "run-name" }, line.id),
+        el("b", {}, number(value, this.name)),
+        el("span", { class: "faint" }, `${where && `@ ${where}`}${bad}`),
+      );
+    });
+    const more = this.#lines.length - 8;
+    fill(this.#reading, ...rows, more > 0 && el("div", { class: "faint" }, `and ${more} more`));
+  }
+}
+
+/** The place and value at an index, or before it where there is none. */
+function nearest(
+  values: ArrayLike<number | null | undefined>,
+  at: number,
+): [number | null, number | null] {
+  for (let i = at; i >= 0; i -= 1) {
+    const value = values[i];
+    if (value !== null && value !== undefined) return [i, value];
+  }
+  return [null, null];
+}

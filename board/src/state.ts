@@ -1,0 +1,125 @@
+/** What the page knows and what the visitor has chosen; the choice lives in the address. */
+
+import type { Axis, News, Summary } from "./api";
+
+export const TABS = ["charts", "table", "compare", "run", "log", "media"] as const;
+export type Tab = (typeof TABS)[number];
+export const AXES: Axis[] = ["step", "samples", "epoch", "time"];
+
+/** What has changed: the runs themselves, which are chosen, or how they are shown. */
+export interface Change {
+  runs?: Set<string>;
+  choice?: boolean;
+  look?: boolean;
+  tab?: boolean;
+}
+
+export class State {
+  runs = new Map<string, Summary>();
+  chosen: string[] = [];
+  focus: string | null = null;
+  tab: Tab = "charts";
+  axis: Axis = "step";
+  smooth = 0;
+  logScale = false;
+  range: [number, number] | null = null;
+  #colours = new Map<string, number>();
+  #listeners: ((change: Change) => void)[] = [];
+  #fromAddress = false;
+
+  constructor() {
+    this.#read();
+  }
+
+  on(listener: (change: Change) => void): void {
+    this.#listeners.push(listener);
+  }
+
+  tell(change: Change): void {
+    for (const id of this.chosen) this.colour(id);
+    this.#write();
+    for (const listener of this.#listeners) listener(change);
+  }
+
+  take(news: News): void {
+    const isFirst = this.runs.size === 0;
+    for (const run of news.runs) this.runs.set(run.id, run);
+    for (const id of news.gone) this.runs.delete(id);
+    const before = this.chosen.length;
+    if (!this.#fromAddress && isFirst) this.#chooseNewest();
+    else this.chosen = this.chosen.filter((id) => this.runs.has(id) || this.runs.size === 0);
+    if (!this.focus || !this.runs.has(this.focus)) {
+      this.focus = this.chosen[0] ?? this.runs.keys().next().value ?? null;
+    }
+    const choice = isFirst || before !== this.chosen.length;
+    this.tell({ runs: new Set([...news.runs.map((run) => run.id), ...news.gone]), choice });
+  }
+
+  toggle(id: string): void {
+    if (this.chosen.includes(id)) this.chosen = this.chosen.filter((one) => one !== id);
+    else this.chosen = [...this.chosen, id];
+    this.tell({ choice: true });
+  }
+
+  choose(ids: string[]): void {
+    this.chosen = ids;
+    this.tell({ choice: true });
+  }
+
+  look(id: string): void {
+    this.focus = id;
+    this.tell({ choice: true });
+  }
+
+  set(change: Partial<Pick<State, "axis" | "smooth" | "logScale" | "range">>): void {
+    if (change.axis && change.axis !== this.axis) this.range = null;
+    Object.assign(this, change);
+    this.tell({ look: true });
+  }
+
+  go(tab: Tab): void {
+    this.tab = tab;
+    this.tell({ tab: true });
+  }
+
+  /** The number of a run's colour: one that no other chosen run has, while there are some. */
+  colour(id: string): number {
+    for (const known of this.#colours.keys()) {
+      if (!this.chosen.includes(known)) this.#colours.delete(known);
+    }
+    let found = this.#colours.get(id);
+    if (found === undefined) {
+      const taken = new Set(this.#colours.values());
+      found = [...Array(10).keys()].find((one) => !taken.has(one)) ?? this.#colours.size % 10;
+      if (this.chosen.includes(id)) this.#colours.set(id, found);
+    }
+    return found;
+  }
+
+  #chooseNewest(): void {
+    const newest = [...this.runs.values()].sort((a, b) => b.status.seen - a.status.seen);
+    this.chosen = newest.slice(0, 3).map((run) => run.id);
+  }
+
+  #read(): void {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    this.#fromAddress = asked.has("run");
+    this.chosen = asked.getAll("run");
+    this.focus = asked.get("focus");
+    this.tab = TABS.find((tab) => tab === asked.get("tab")) ?? "charts";
+    this.axis = AXES.find((axis) => axis === asked.get("x")) ?? "step";
+    this.smooth = Math.min(0.99, Math.max(0, Number(asked.get("smooth")) || 0));
+    this.logScale = asked.has("log");
+  }
+
+  #write(): void {
+    const said = new URLSearchParams();
+    for (const id of this.chosen) said.append("run", id);
+    if (this.focus) said.set("focus", this.focus);
+    if (this.tab !== "charts") said.set("tab", this.tab);
+    if (this.axis !== "step") said.set("x", this.axis);
+    if (this.smooth) said.set("smooth", String(this.smooth));
+    if (this.logScale) said.set("log", "");
+    history.replaceState(null, "", `#${said}`);
+  }
+}

@@ -1,0 +1,10 @@
+/** What a tab of the page is. */
+
+import type { Change } from "./state";
+
+export interface View {
+  readonly root: HTMLElement;
+  update(change: Change): void;
+  repaint?(): void;
+  destroy?(): void;
+}
