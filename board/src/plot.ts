@@ -123,7 +123,7 @@ export class Plot {
       height: HEIGHT,
       legend: { show: false },
       cursor: {
-        sync: { key: "board" },
+        sync: { key: "board", filters: { pub: (type) => /^mouse(move|leave)$/.test(type) } },
         drag: { x: true, y: false, setScale: false },
         points: { size: 7 },
         bind: { dblclick: () => () => (this.onZoom(null), null) },

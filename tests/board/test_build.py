@@ -36,4 +36,6 @@ def test_the_page_names_no_address_but_its_own():
 
 def test_nothing_a_run_says_is_read_as_html():
     for path in (SOURCE / "src").glob("*.ts"):
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write", path.read_text())
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write", path.read_text()
+        )

@@ -109,12 +109,12 @@ def test_words_for_numbers_are_numbers(path):
 def test_an_index_in_the_cache_saves_reading(path, tmp_path, monkeypatch):
     monkeypatch.setattr(series, "_WORTH_KEEPING", 1)
     path.write_text(rows(500))
-    first = reader(path, tmp_path / "cache" / "one.npz")
+    first = reader(path, tmp_path / "cache" / "one.index")
     first.refresh()
     first.keep()
     with path.open("a") as out:
         out.write(rows(10, 500))
-    second = reader(path, tmp_path / "cache" / "one.npz")
+    second = reader(path, tmp_path / "cache" / "one.index")
     second.refresh()
     assert steps(second) == steps_of(path)
     assert second.bytes_read == len(rows(10, 500))
@@ -124,8 +124,8 @@ def test_an_index_in_the_cache_saves_reading(path, tmp_path, monkeypatch):
 def test_a_damaged_cache_is_passed_over(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")
     (folder / "metrics.jsonl").write_text(rows(5))
-    (folder / "one.npz").write_bytes(data)
-    file = reader(folder / "metrics.jsonl", folder / "one.npz")
+    (folder / "one.index").write_bytes(data)
+    file = reader(folder / "metrics.jsonl", folder / "one.index")
     file.refresh()
     assert len(file.columns) == 5
 

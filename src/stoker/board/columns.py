@@ -1,5 +1,6 @@
 """`Columns`: the rows of a ``metrics.jsonl`` turned into one array per name."""
 
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -99,27 +100,44 @@ class Columns:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything, for a file."""
         found = {f"h{name}": column.view for name, column in self.head.items()}
-        names = list(self.rows)
-        found["names"] = np.frombuffer(orjson.dumps(names), np.uint8)
-        for at, name in enumerate(names):
-            found[f"r{at}"], found[f"v{at}"] = self.rows[name].view, self.values[name].view
+        for name in self.rows:
+            found[f"r{name}"], found[f"v{name}"] = self.rows[name].view, self.values[name].view
         return found
 
     @classmethod
-    def of(cls, arrays: Any) -> "Columns":
+    def of(cls, arrays: dict[str, NDArray[Any]]) -> "Columns":
         """Back from `arrays`."""
         columns = cls()
         columns.head = {name: Growing(arrays[f"h{name}"]) for name in HEAD}
-        for at, name in enumerate(orjson.loads(arrays["names"].tobytes())):
-            columns.rows[name] = Growing(arrays[f"r{at}"])
-            columns.values[name] = Growing(arrays[f"v{at}"])
+        for name in sorted(key[1:] for key in arrays if key.startswith("r")):
+            columns.rows[name] = Growing(arrays[f"r{name}"])
+            columns.values[name] = Growing(arrays[f"v{name}"])
         return columns
 
 
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an ``.npz`` file."""
-    with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+def save_arrays(path: Path, state: Any, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write arrays as they are in memory after a line that says what they are."""
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    listed = [[name, array.dtype.str, len(array)] for name, array in ordered]
+    line = orjson.dumps({"state": state, "arrays": listed})
+    with path.open("wb") as file:
+        file.write(line + b" " * (-(len(line) + 1) % 8) + b"\n")
+        for _, array in ordered:
+            file.write(np.ascontiguousarray(array).data)
+
+
+def load_arrays(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """What `save_arrays` wrote; the arrays are read from the disk as they are used."""
+    with path.open("rb") as file:
+        told = orjson.loads(file.readline())
+        at = file.tell()
+        data = mmap(file.fileno(), 0, access=ACCESS_READ)
+    arrays = {}
+    for name, kind, length in told["arrays"]:
+        dtype = {"<f8": np.float64, "<i4": np.int32}[kind]
+        arrays[name] = np.frombuffer(data, dtype, length, at)
+        at += arrays[name].nbytes
+    return told["state"], arrays
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def peaks(values: Floats, points: int) -> NDArray[np.int64]:
     size = count // stretches
     whole = values[: stretches * size].reshape(stretches, size)
     low, high = whole, whole
-    if not np.isfinite(whole.sum()):
+    if not np.isfinite(_sum(whole)):
         finite = np.isfinite(whole)
         low, high = np.where(finite, whole, np.inf), np.where(finite, whole, -np.inf)
     starts = np.arange(stretches) * size
@@ -124,14 +124,21 @@ def means(rows: NDArray[np.int32], values: Floats, points: int) -> tuple[NDArray
     size = -(-len(values) // points)
     starts = np.arange(0, len(values), size)
     lengths = np.diff(np.append(starts, len(values)))
-    sums = np.add.reduceat(values, starts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.add.reduceat(values, starts)
     if not np.isfinite(sums).all():
         finite = np.isfinite(values)
-        sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
+        with np.errstate(over="ignore"):
+            sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
         lengths = np.add.reduceat(finite, starts, dtype=np.int64)
     middle = np.minimum(starts + size // 2, len(values) - 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return rows[middle], sums / lengths
+
+
+def _sum(values: Floats) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(values.sum())
 
 
 def _ascending(x: Floats) -> Any:

@@ -52,14 +52,17 @@ class Folder:
             raise FileNotFoundError(errno.ENOENT, "no regular file", name)
         return file
 
-    def stat(self, name: str) -> os.stat_result | None:
-        """Size and time of a regular file in it, None where there is none."""
+    def stats(self, *names: str) -> list[os.stat_result | None]:
+        """Size and time of regular files in it, None for those that are not there."""
         try:
             with self.opened() as at:
-                found = os.stat(name, dir_fd=at, follow_symlinks=False)
-        except (OSError, ValueError):
-            return None
-        return found if stat.S_ISREG(found.st_mode) else None
+                return [_stat(at, name) for name in names]
+        except OSError:
+            return [None] * len(names)
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """The same of one."""
+        return self.stats(name)[0]
 
     def folders(self) -> list[str]:
         """The names of the real folders in it, sorted."""
@@ -97,3 +100,11 @@ class Folder:
             return b""
         finally:
             os.close(file)
+
+
+def _stat(folder: int, name: str) -> os.stat_result | None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None

@@ -85,7 +85,7 @@ class Runs:
 
     def _view(self, id: str, folder: Folder) -> RunView:
         key = xxhash.xxh3_128_hexdigest(os.fsencode(folder.path))
-        cache = self._cache / f"{key}.npz" if self._cache is not None else None
+        cache = self._cache / f"{key}.index" if self._cache is not None else None
         metrics = MetricsFile(lambda: folder.open("metrics.jsonl"), cache)
         return RunView(id, folder, metrics)
 

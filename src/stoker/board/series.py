@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
-import orjson
 import xxhash
 
-from stoker.board.columns import Columns, load_arrays
+from stoker.board.columns import Columns, load_arrays, save_arrays
 
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 _SPACING = 1 << 20
 _LOOK_BACK = 4096
 _WORTH_KEEPING = 1 << 20
@@ -74,7 +72,8 @@ class MetricsFile:
         """Put the index into the cache, if it is worth it and not there yet."""
         with self.lock:
             offset = self._offset
-            if self._cache is None or offset - self._kept_offset < _WORTH_KEEPING:
+            worth = max(_WORTH_KEEPING, self._kept_offset // 10)
+            if self._cache is None or offset - self._kept_offset < worth:
                 return
             arrays = self.columns.arrays()
             marks = [[mark.offset, mark.rows, mark.digest] for mark in self._marks]
@@ -83,8 +82,7 @@ class MetricsFile:
         aside = self._cache.with_suffix(f".{os.getpid()}.partial")
         try:
             self._cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with aside.open("wb") as file:
-                np.savez(file, state=np.frombuffer(orjson.dumps(state), np.uint8), **arrays)  # type: ignore[arg-type]
+            save_arrays(aside, state, arrays)
             os.replace(aside, self._cache)
         except OSError:  # a cache is a help and no need
             aside.unlink(missing_ok=True)
@@ -160,8 +158,7 @@ class MetricsFile:
         if self._cache is None or not self._cache.is_file():
             return
         try:
-            arrays = load_arrays(self._cache)
-            state = orjson.loads(arrays["state"].tobytes())
+            state, arrays = load_arrays(self._cache)
             marks = [_Mark(*mark) for mark in state["marks"]]
             columns = Columns.of(arrays)
         except Exception:  # whatever is wrong with it, the file itself can be read

@@ -53,9 +53,8 @@ def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Statu
     """Judge a run by its lock, its log and the age of its files."""
     log = folder.tail("log.txt", _LOG_TAIL).decode(errors="replace")
     last = _last_row(columns)
-    times = [found.st_mtime for name in ("metrics.jsonl", "log.txt", "env.json", "config.yaml")
-             if (found := folder.stat(name)) is not None]  # fmt: skip
-    seen = max(times, default=0.0)
+    files = folder.stats("metrics.jsonl", "log.txt", "env.json", "config.yaml")
+    seen = max((file.st_mtime for file in files if file is not None), default=0.0)
     state, why = _state(folder, log, seen, columns)
     total, epochs = _limits(log, config)
     step, epoch = int(last["step"]), int(last["epoch"])

@@ -42,11 +42,11 @@ class RunView:
 
     def look(self, seconds: float = 0.1) -> None:
         """See what is new; `version` grows when something is."""
-        grown = self.metrics.refresh(seconds)
-        seen = [self._signature(name) for name in _WATCHED]
-        lock = self.folder.below("checkpoints").stat(".lock")
-        seen += [(lock.st_size, lock.st_mtime_ns) if lock is not None else None]
-        changed = grown or seen != self._seen or self._status is None
+        found = [*self.folder.stats(*_WATCHED), self.folder.below("checkpoints").stat(".lock")]
+        seen = [None if one is None else (one.st_size, one.st_mtime_ns) for one in found]
+        changed = seen != self._seen
+        if changed or not self.metrics.whole:
+            changed = self.metrics.refresh(seconds) or changed
         if changed:
             self._seen = seen
             self.config, fault = config_of(self.folder)
@@ -164,10 +164,6 @@ class RunView:
             return orjson.loads(self.folder.head(name, 1 << 21))
         except ValueError:
             return {}
-
-    def _signature(self, name: str) -> tuple[int, int] | None:
-        found = self.folder.stat(name)
-        return None if found is None else (found.st_size, found.st_mtime_ns)
 
 
 def _worth(name: str, wanted: str) -> int:

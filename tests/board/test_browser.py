@@ -1,0 +1,310 @@
+"""The board in a real browser, as a person uses it.
+
+Screenshots are left in build/board/.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from board.folders import make_checkpoint, make_run, rows, served
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "build" / "board"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "these tests need Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    slow = make_run(root, "slow", 40, "optimizer: {lr: 0.1}\nrun: {epochs: 4}\n")
+    make_run(root, "fast", 60, "optimizer: {lr: 0.4, _target_: SGD}\nrun: {epochs: 6}\n")
+    make_checkpoint(slow, 40)
+    (slow / "cost.json").write_text('{"breakdown": {"forward": 0.004}, "hooks": {"LR": 1e-6}}')
+    return root
+
+
+@pytest.fixture(scope="module")
+def board(root):
+    with served(root) as found:
+        yield found
+
+
+class Watched:
+    """A page; what it asked for, and what went wrong in it."""
+
+    def __init__(self, browser: Browser, address: str, **look: object) -> None:
+        self.address, self.asked, self.wrong = address, [], []
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **look)
+        self.page: Page = self.context.new_page()
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
+        self.page.goto(address)
+        expect(self.page.locator(".line-state")).to_have_text("live")
+
+    def _hear(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(message.text)
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.wrong == []
+        assert [url for url in self.asked if not url.startswith(self.address)] == []
+
+
+@pytest.fixture
+def watched(browser, board):
+    found = Watched(browser, board.address, color_scheme="light")
+    expect(chart(found.page, "train/loss")).to_have_attribute("data-points", "100")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(watched):
+    return watched.page
+
+
+def chart(page: Page, name: str):
+    return page.locator(f'figure[data-name="{name}"]')
+
+
+def shoot(page: Page, name: str) -> None:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png")
+
+
+def test_points_arrive_while_a_run_trains(browser, tmp_path):
+    command = [sys.executable, "-m", "stoker", "train", str(ROOT / "examples" / "digits.yaml"),
+               "run.log_every=2", "run.epochs=25", f"run.dir={tmp_path / 'runs'}"]  # fmt: skip
+    (tmp_path / "runs").mkdir()
+    with served(tmp_path / "runs") as board:
+        watched = Watched(browser, board.address)
+        page = watched.page
+        expect(page.get_by_text("There are no runs here yet")).to_be_visible()
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        run = page.locator('li[data-run="digits"]')
+        expect(run.locator(".state")).to_have_text("running", timeout=60_000)
+        drawn = chart(page, "train/loss")
+        expect(drawn).to_have_attribute("data-points", re.compile(r"\d+"), timeout=30_000)
+        first = int(drawn.get_attribute("data-points") or 0)
+        page.wait_for_function(
+            "n => Number(document.querySelector('figure[data-name=\"train/loss\"]')"
+            ".dataset.points) > n + 10",
+            arg=first,
+        )
+        expect(run.locator(".steps")).to_contain_text("left", timeout=60_000)
+        shoot(page, "training")
+        assert process.wait() == 0
+        expect(run.locator(".state")).to_have_text("finished", timeout=10_000)
+        expect(run.locator(".steps")).to_have_text("1125/1125")
+        watched.close()
+
+
+def test_two_runs_are_drawn_over_each_other_and_their_configs_compared(page):
+    expect(chart(page, "train/loss").locator(".reading-row")).to_have_count(2)
+    page.get_by_label("draw slow").uncheck()
+    expect(chart(page, "train/loss").locator(".reading-row")).to_have_count(1)
+    page.get_by_label("draw slow").check()
+    expect(chart(page, "train/loss").locator(".reading-row")).to_have_count(2)
+    shoot(page, "charts")
+    page.get_by_role("button", name="compare").click()
+    table = page.locator("table.diff")
+    expect(table.locator("tbody tr")).to_have_count(3)
+    expect(table).to_contain_text("optimizer.lr")
+    expect(table.get_by_role("row", name="optimizer.lr")).to_contain_text("0.4")
+    shoot(page, "compare")
+
+
+def test_a_drag_zooms_all_charts_and_show_all_goes_back(page):
+    box = chart(page, "train/loss").locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60, steps=4)
+    with page.expect_response(re.compile(r"/api/series\?.*from=")) as zoomed:
+        page.mouse.up()
+    asked = parse_qs(urlsplit(zoomed.value.url).query)
+    assert 25 < float(asked["from"][0]) < float(asked["to"][0]) < 50
+    expect(page.locator("#reset")).to_be_visible()
+    expect(chart(page, "train/loss")).not_to_have_attribute("data-points", "100")
+    page.locator("#reset").click()
+    expect(chart(page, "train/loss")).to_have_attribute("data-points", "100")
+    expect(page.locator("#reset")).to_be_hidden()
+
+
+def test_axis_smoothing_and_scale_are_chosen_and_stay_in_the_address(page):
+    with page.expect_response(re.compile(r"/api/series\?.*x=epoch")):
+        page.locator("#axis").select_option("epoch")
+    page.locator("#smooth").fill("0.6")
+    page.locator("#log").check()
+    expect(chart(page, "train/loss").locator("canvas")).to_be_visible()
+    page.reload()
+    assert page.locator("#axis").input_value() == "epoch"
+    assert page.locator("#smooth").input_value() == "0.6"
+    expect(page.locator("#log")).to_be_checked()
+    with page.expect_response(re.compile(r"/api/series\?.*x=time")):
+        page.locator("#axis").select_option("time")
+    shoot(page, "smooth")
+
+
+def test_dark_and_light_can_be_switched_and_are_remembered(page):
+    def ground() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light = ground()
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert ground() != light
+    page.reload()
+    assert ground() != light
+    expect(chart(page, "train/loss").locator("canvas")).to_be_visible()
+    shoot(page, "dark")
+
+
+def test_everything_can_be_done_by_keys(page):
+    runs = page.locator("ul.runs li")
+    page.keyboard.press("/")
+    page.keyboard.type("fas")
+    expect(runs).to_have_count(1)
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.press("Delete")
+    page.keyboard.press("Escape")
+    expect(runs).to_have_count(2)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(runs.nth(1)).to_have_class(re.compile("focus"))
+    page.keyboard.press("Space")
+    expect(runs.nth(1)).not_to_have_class(re.compile("chosen"))
+    page.keyboard.press("Space")
+    for key, tab in enumerate(("charts", "table", "compare", "run", "log", "media"), 1):
+        page.keyboard.press(str(key))
+        expect(page.locator(f'[data-tab="{tab}"].tab')).to_have_attribute("aria-current", "page")
+    page.keyboard.press("1")
+    page.keyboard.press("l")
+    expect(page.locator("#log")).to_be_checked()
+    page.keyboard.press("x")
+    assert page.locator("#axis").input_value() == "samples"
+    chart(page, "train/loss").focus()
+    with page.expect_response(re.compile("from=")):
+        page.keyboard.press("+")
+    page.keyboard.press("r")
+    expect(page.locator("#reset")).to_be_hidden()
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+
+
+def test_the_table_sorts_by_a_result_and_by_a_setting(page):
+    page.keyboard.press("2")
+    first = page.locator("table tbody tr").first
+    page.locator('[data-sort="best val/accuracy"]').click()
+    expect(first).to_contain_text("fast")
+    page.locator('[data-sort="best val/accuracy"]').click()
+    expect(first).to_contain_text("slow")
+    page.locator('[data-sort="optimizer.lr"]').click()
+    expect(first).to_contain_text("slow")
+    shoot(page, "table")
+
+
+def test_a_run_shows_its_costs_and_its_checkpoints_which_can_be_verified(page):
+    page.keyboard.press("4")
+    page.locator('li[data-run="slow"] .open').click()
+    expect(page.locator(".run-page")).to_contain_text("forward")
+    expect(page.locator(".check")).to_have_text("sizes fit")
+    page.get_by_role("button", name="verify").click()
+    expect(page.locator(".check")).to_have_text("whole")
+    expect(page.locator(".run-page")).to_contain_text("optimizer.lr")
+    shoot(page, "run")
+
+
+def test_the_log_follows_what_is_written(page, root):
+    page.keyboard.press("5")
+    page.locator('li[data-run="fast"] .open').click()
+    expect(page.locator(".log")).to_contain_text("epoch 6/2")
+    with (root / "fast" / "log.txt").open("a") as out:
+        out.write("2026-01-01 00:00:01 WARNING something new\n")
+    expect(page.locator(".log .warning")).to_have_text(re.compile("something new"))
+
+
+def test_what_a_run_says_is_shown_as_text_and_never_run(browser, tmp_path):
+    folder = make_run(tmp_path, HOSTILE, config=f"a: '{HOSTILE}'\n'{HOSTILE}': 1\n")
+    line = {"step": 21, "epoch": 2, "samples": 1, "time": 1.0, HOSTILE: 1.0}
+    with (folder / "metrics.jsonl").open("a") as out:
+        out.write(json.dumps(line) + "\n")
+    with (folder / "log.txt").open("a") as out:
+        out.write(f"2026-01-01 00:00:00 ERROR {HOSTILE}\n")
+    text = {
+        "step": 1,
+        "name": HOSTILE,
+        "kind": "text",
+        "text": f"{HOSTILE}<script>alert(2)</script>",
+    }
+    (folder / "media.jsonl").write_text(json.dumps(text) + "\n")
+    make_run(tmp_path, "a&amp;b", config=f"a: '{HOSTILE}2'")
+    with served(tmp_path) as board:
+        watched = Watched(browser, board.address)
+        page = watched.page
+        expect(chart(page, HOSTILE)).to_be_visible()
+        expect(page.locator("ul.runs")).to_contain_text("a&amp;b")
+        for key in "123456":
+            page.keyboard.press(key)
+            page.locator("ul.runs .open", has_text=HOSTILE).click()
+            expect(page.locator("#main")).to_contain_text(HOSTILE)
+            assert page.locator('img[src="x"]').count() == 0
+            assert page.locator("#main script").count() == 0
+        shoot(page, "hostile")
+        watched.close()
+
+
+def test_the_page_is_readable_on_a_phone(page):
+    page.set_viewport_size({"width": 360, "height": 740})
+    for key in "123456":
+        page.keyboard.press(key)
+        expect(page.locator("#main > *")).to_be_visible()
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"tab {key} is {wide} px too wide"
+    page.keyboard.press("1")
+    expect(chart(page, "train/loss").locator("canvas")).to_be_visible()
+    shoot(page, "phone")
+
+
+def test_a_broken_run_is_shown_as_such_beside_the_others(browser, tmp_path):
+    make_run(tmp_path, "good")
+    bad = make_run(tmp_path, "bad", config="a: [1")
+    (bad / "metrics.jsonl").write_bytes(os.urandom(2000) + b"\n" + rows(3).encode() + b'{"step": 4')
+    with served(tmp_path) as board:
+        watched = Watched(browser, board.address)
+        run = watched.page.locator('li[data-run="bad"]')
+        expect(run.locator(".fault")).to_contain_text("config.yaml cannot be read")
+        expect(run.locator(".fault")).to_contain_text("no rows of numbers")
+        expect(chart(watched.page, "train/loss")).to_have_attribute("data-points", "23")
+        watched.close()
+
+
+def test_a_page_that_loses_the_board_says_so_and_comes_back(browser, tmp_path):
+    make_run(tmp_path, "one")
+    with served(tmp_path) as board:
+        watched = Watched(browser, board.address)
+    expect(watched.page.locator(".line-state")).to_have_text("no connection")
+    watched.context.close()
