@@ -7,8 +7,7 @@ import type { Change, State } from "./state";
 import type { View } from "./view";
 
 const SECTIONS: [string, (name: string) => boolean][] = [
-  ["Validation", (name) => name.startsWith("val")],
-  ["Training", (name) => name.startsWith("train/")],
+  ["Results", (name) => /^(val|train)/.test(name)],
   ["Learning rate and gradients", (name) => /^(lr|grad)/.test(name)],
   ["Time, throughput and memory", (name) => /^(time|memory|cost)\/|\/s$/.test(name)],
   ["More", () => true],
@@ -63,7 +62,8 @@ export class Charts implements View {
     for (const id of this.state.chosen) {
       for (const name of this.state.runs.get(id)?.names ?? []) found.add(name);
     }
-    return [...found].sort();
+    const rank = (name: string) => Number(!name.startsWith("val"));
+    return [...found].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
   }
 
   /** Make the charts that are needed, keep those that are there. */

@@ -13,11 +13,11 @@ export class Compare implements View {
   }
 
   update(change: Change): void {
-    if (change.choice) void this.#fetch();
+    if (change.choice || change.runs) void this.#fetch();
   }
 
   async #fetch(): Promise<void> {
-    const asked = this.state.chosen.slice(0, 12);
+    const asked = this.state.chosen.filter((id) => this.state.runs.has(id)).slice(0, 12);
     if (asked.length < 2) {
       fill(this.root, el("p", { class: "empty" }, "Choose two runs or more to compare."));
       return;

@@ -52,13 +52,18 @@ export function seconds(value: number): string {
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
 }
 
+/** The same in one unit. */
+export function roughly(value: number): string {
+  const [size, unit] =
+    value < 60 ? [1, "s"] : value < 3600 ? [60, "min"] : value < 86400 ? [3600, "h"] : [86400, "d"];
+  return `${Math.round(value / (size as number))} ${unit}`;
+}
+
 export function age(since: number): string {
   const passed = Math.max(0, Date.now() / 1000 - since);
   if (!since) return "";
   if (passed < 60) return "just now";
-  if (passed < 3600) return `${Math.floor(passed / 60)} min ago`;
-  if (passed < 86400) return `${Math.floor(passed / 3600)} h ago`;
-  return `${Math.floor(passed / 86400)} d ago`;
+  return `${roughly(passed)} ago`;
 }
 
 export function bytes(size: number): string {

@@ -1,7 +1,7 @@
 /** The runs, each in a line: state, progress, time left, best result. */
 
 import type { Summary } from "./api";
-import { age, el, fill, number, seconds } from "./dom";
+import { age, el, fill, number, roughly } from "./dom";
 import type { Change, State } from "./state";
 
 export class RunList {
@@ -98,7 +98,7 @@ export class RunList {
     for (const [id, row] of this.#rows) {
       const seen = row.querySelector(".seen");
       const run = this.state.runs.get(id);
-      if (seen && run) seen.textContent = age(run.status.seen);
+      if (seen && run) seen.textContent = left(run) || age(run.status.seen);
     }
   }
 
@@ -111,7 +111,6 @@ export class RunList {
       change: () => this.state.toggle(run.id),
     });
     const steps = status.total ? `${status.step}/${status.total}` : `${status.step} steps`;
-    const left = status.eta !== null ? ` · ${seconds(status.eta)} left` : "";
     const result = best ? `${best.name} ${number(best.value, best.name)}` : "";
     const reading = run.read < 1 ? `reading ${Math.round(run.read * 100)} %` : "";
     const open = el(
@@ -122,8 +121,8 @@ export class RunList {
         "span",
         { class: "line" },
         el("span", { class: `state ${status.state}`, title: status.why }, status.state),
-        el("span", { class: "steps" }, `${steps}${left}`),
-        el("span", { class: "seen faint" }, age(status.seen)),
+        el("span", { class: "steps" }, steps),
+        el("span", { class: "seen faint" }, left(run) || age(status.seen)),
       ),
       Boolean(result || reading) && el("span", { class: "line best" }, reading || result),
       run.faults.length > 0 && el("span", { class: "line fault" }, run.faults.join("; ")),
@@ -133,6 +132,12 @@ export class RunList {
     if (share !== null) open.append(bar);
     return [el("label", { class: "pick" }, box, el("span", { class: "dot" })), open];
   }
+}
+
+/** How long a run will take yet, or nothing for one that has been quiet for a while. */
+function left({ status }: Summary): string {
+  const isQuiet = Date.now() / 1000 - status.seen > 60;
+  return status.eta === null || isQuiet ? "" : `${roughly(status.eta)} left`;
 }
 
 function rank(run: Summary): number {

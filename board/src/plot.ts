@@ -121,6 +121,7 @@ export class Plot {
     return {
       width: Math.max(160, this.#canvas.clientWidth),
       height: HEIGHT,
+      padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: "board", filters: { pub: (type) => /^mouse(move|leave)$/.test(type) } },

@@ -6,6 +6,9 @@ export const TABS = ["charts", "table", "compare", "run", "log", "media"] as con
 export type Tab = (typeof TABS)[number];
 export const AXES: Axis[] = ["step", "samples", "epoch", "time"];
 
+/** Milliseconds in which the first runs come in, and the newest of them are chosen. */
+const SETTLED = 8000;
+
 /** What has changed: the runs themselves, which are chosen, or how they are shown. */
 export interface Change {
   runs?: Set<string>;
@@ -25,7 +28,7 @@ export class State {
   range: [number, number] | null = null;
   #colours = new Map<string, number>();
   #listeners: ((change: Change) => void)[] = [];
-  #fromAddress = false;
+  #mayChoose = true;
 
   constructor() {
     this.#read();
@@ -45,28 +48,32 @@ export class State {
     const isFirst = this.runs.size === 0;
     for (const run of news.runs) this.runs.set(run.id, run);
     for (const id of news.gone) this.runs.delete(id);
-    const before = this.chosen.length;
-    if (!this.#fromAddress && isFirst) this.#chooseNewest();
-    else this.chosen = this.chosen.filter((id) => this.runs.has(id) || this.runs.size === 0);
-    if (!this.focus || !this.runs.has(this.focus)) {
+    const before = this.chosen.join();
+    const settles = performance.now() < SETTLED || !this.chosen.length;
+    if (this.#mayChoose && settles) this.#chooseNewest();
+    else this.chosen = this.chosen.filter((id) => !news.gone.includes(id));
+    if (!this.focus || news.gone.includes(this.focus) || this.#mayChoose) {
       this.focus = this.chosen[0] ?? this.runs.keys().next().value ?? null;
     }
-    const choice = isFirst || before !== this.chosen.length;
+    const choice = isFirst || before !== this.chosen.join();
     this.tell({ runs: new Set([...news.runs.map((run) => run.id), ...news.gone]), choice });
   }
 
   toggle(id: string): void {
+    this.#mayChoose = false;
     if (this.chosen.includes(id)) this.chosen = this.chosen.filter((one) => one !== id);
     else this.chosen = [...this.chosen, id];
     this.tell({ choice: true });
   }
 
   choose(ids: string[]): void {
+    this.#mayChoose = false;
     this.chosen = ids;
     this.tell({ choice: true });
   }
 
   look(id: string): void {
+    this.#mayChoose = false;
     this.focus = id;
     this.tell({ choice: true });
   }
@@ -103,7 +110,7 @@ export class State {
 
   #read(): void {
     const asked = new URLSearchParams(location.hash.slice(1));
-    this.#fromAddress = asked.has("run");
+    this.#mayChoose = !asked.has("run");
     this.chosen = asked.getAll("run");
     this.focus = asked.get("focus");
     this.tab = TABS.find((tab) => tab === asked.get("tab")) ?? "charts";

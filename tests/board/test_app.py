@@ -168,12 +168,12 @@ def test_links_within_a_run_are_not_followed(tmp_path):
     secret.write_text("hunter2\n")
     root = tmp_path / "runs"
     folder = make_run(root, "one")
-    for name in ("log.txt", "config.yaml", "env.json", "metrics.jsonl"):
+    for name in ("log.txt", "config.yaml", "env.json"):
         (folder / name).unlink()
         (folder / name).symlink_to(secret)
-    (folder / "cost.json").write_text("{}")
-    (folder / "config.yaml").unlink()
-    (folder / "config.yaml").write_text("a: 1")
+    other = make_run(root, "two")
+    (other / "metrics.jsonl").unlink()
+    (other / "metrics.jsonl").symlink_to(folder / "metrics.jsonl")
     outside = make_checkpoint(tmp_path / "elsewhere", 10)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / outside.name).symlink_to(outside)
@@ -181,7 +181,8 @@ def test_links_within_a_run_are_not_followed(tmp_path):
     with served(root) as board:
         found = board.get("run", run="one")
         assert found["checkpoints"] == []
-        assert found["env"] == {}
+        assert found["env"] == found["config"] == {}
+        assert board.get("run", run="two")["rows"] == 0
         assert board.get("log", run="one")["lines"] == [""]
         status, _, _ = board.ask(f"/api/verify?run=one&checkpoint={outside.name}")
         assert status == 404

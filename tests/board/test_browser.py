@@ -13,9 +13,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from board.folders import make_checkpoint, make_run, rows, served
+from stoker.events import log_image, log_text
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "board"
@@ -39,6 +41,8 @@ def root(tmp_path_factory):
     make_run(root, "fast", 60, "optimizer: {lr: 0.4, _target_: SGD}\nrun: {epochs: 6}\n")
     make_checkpoint(slow, 40)
     (slow / "cost.json").write_text('{"breakdown": {"forward": 0.004}, "hooks": {"LR": 1e-6}}')
+    log_image(slow, "sample", torch.rand(8, 8), 40)
+    log_text(slow, "answer", "forty two", 40)
     return root
 
 
@@ -96,7 +100,7 @@ def shoot(page: Page, name: str) -> None:
 
 def test_points_arrive_while_a_run_trains(browser, tmp_path):
     command = [sys.executable, "-m", "stoker", "train", str(ROOT / "examples" / "digits.yaml"),
-               "run.log_every=2", "run.epochs=25", f"run.dir={tmp_path / 'runs'}"]  # fmt: skip
+               "run.log_every=2", "run.epochs=12", f"run.dir={tmp_path / 'runs'}"]  # fmt: skip
     (tmp_path / "runs").mkdir()
     with served(tmp_path / "runs") as board:
         watched = Watched(browser, board.address)
@@ -113,11 +117,11 @@ def test_points_arrive_while_a_run_trains(browser, tmp_path):
             ".dataset.points) > n + 10",
             arg=first,
         )
-        expect(run.locator(".steps")).to_contain_text("left", timeout=60_000)
+        expect(run.locator(".seen")).to_contain_text("left", timeout=60_000)
         shoot(page, "training")
         assert process.wait() == 0
         expect(run.locator(".state")).to_have_text("finished", timeout=10_000)
-        expect(run.locator(".steps")).to_have_text("1125/1125")
+        expect(run.locator(".steps")).to_have_text("540/540")
         watched.close()
 
 
@@ -236,6 +240,24 @@ def test_a_run_shows_its_costs_and_its_checkpoints_which_can_be_verified(page):
     expect(page.locator(".check")).to_have_text("whole")
     expect(page.locator(".run-page")).to_contain_text("optimizer.lr")
     shoot(page, "run")
+
+
+def test_images_and_texts_of_a_run_are_shown(page):
+    page.locator('li[data-run="slow"] .open').click()
+    page.keyboard.press("6")
+    expect(page.locator(".media pre")).to_have_text("forty two")
+    expect(page.locator(".media img")).to_have_js_property("naturalWidth", 8)
+
+
+def test_a_page_with_the_token_is_let_in(browser, root):
+    with served(root, token="secret") as board:
+        context = browser.new_context()
+        page = context.new_page()
+        assert page.goto(board.address).status == 403
+        page.goto(f"{board.address}?token=secret")
+        expect(page.locator(".line-state")).to_have_text("live")
+        assert "secret" not in page.url
+        context.close()
 
 
 def test_the_log_follows_what_is_written(page, root):

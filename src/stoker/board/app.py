@@ -46,7 +46,9 @@ def make_app(
         yield
         await run_in_threadpool(runs.keep)
 
-    async def stream(_: Request) -> Response:
+    async def stream(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return StreamingResponse(watch.events(), media_type="text/event-stream", headers=_FRESH)
 
     api = _Api(runs)

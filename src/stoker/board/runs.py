@@ -14,7 +14,7 @@ from stoker.board.files import Folder
 from stoker.board.series import MetricsFile
 from stoker.board.view import RunView
 
-_TRACES = ("metrics.jsonl", "config.yaml", "env.json", "log.txt")
+_TRACES = ("metrics.jsonl", "env.json", "log.txt")
 _DEPTH = 3
 MOST = 2000
 """How many runs are shown."""
@@ -70,7 +70,7 @@ class Runs:
                 view.look(min(0.2, max(0.0, until - monotonic())))
                 self._next = turn + max(0, number - len(first))
                 if monotonic() > until:
-                    return True
+                    break
             return not all(view.metrics.whole for view in self._views.values())
 
     def keep(self) -> None:

@@ -40,7 +40,7 @@ class MetricsFile:
     def __init__(self, opens: Callable[[], int], cache: Path | None = None) -> None:
         self.columns = Columns()
         self.lock = threading.Lock()
-        self.share_read = 1.0
+        self.share_read = 0.0
         self.bytes_read = 0
         self._opens, self._cache = opens, cache
         self._marks: list[_Mark] = []
@@ -64,6 +64,7 @@ class MetricsFile:
             with self.lock:
                 return self._refresh(file, monotonic() + seconds)
         except OSError:
+            self.share_read = 1.0  # as far as it can be read
             return False
         finally:
             os.close(file)

@@ -61,7 +61,7 @@ class RunView:
     def status(self) -> Status:
         """How it is doing."""
         if self._status is None:
-            self.look()
+            self.look(0.0)
         assert self._status is not None
         return self._status
 

@@ -56,7 +56,7 @@ class Watch:
 
     def _news(self, sent: dict[str, int], is_first: bool) -> bytes | None:
         views = {view.id: view for view in self._runs}
-        changed = [view for id, view in views.items() if sent.get(id) != view.version]
+        changed = [view for id, view in views.items() if sent.get(id, 0) != view.version]
         gone = [id for id in sent if id not in views]
         if not changed and not gone and not is_first:
             return None

@@ -4,6 +4,7 @@ from stoker.events.console import Console
 from stoker.events.csv import Csv
 from stoker.events.history import History
 from stoker.events.jsonl import JsonLines, read_json_lines
+from stoker.events.media import log_image, log_text
 from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
 from stoker.events.tensorboard import TensorBoard
 from stoker.events.writer import Where, Writer
@@ -20,5 +21,7 @@ __all__ = [
     "Where",
     "Writer",
     "get_event_storage",
+    "log_image",
+    "log_text",
     "read_json_lines",
 ]

@@ -1,0 +1,100 @@
+"""Images and texts of a run: files in ``media/`` of its folder, and a line each that names them."""
+
+import json
+import os
+import re
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stoker import dist
+
+_COLOURS = {1: 0, 3: 2, 4: 6}
+"""The colour type of a PNG by its channels."""
+
+
+def log_image(folder: Path | None, name: str, pixels: Tensor | NDArray[Any], step: int) -> None:
+    """Keep an image with a run, for people to look at.
+
+    >>> log_image(run.dir, "val/worst", batch[0], run.step)    # doctest: +SKIP
+
+    Args:
+        folder: the run folder, ``run.dir``; None, for a run without one, keeps nothing.
+        name: what it shows. An image of the same name and step takes the place of the earlier
+            one, so that steps done again after a kill leave one of each.
+        pixels: height × width, or with 1, 3 or 4 channels first or last; bytes, or numbers from
+            0 to 1.
+        step: when.
+    """
+    if folder is None or not dist.is_main():
+        return
+    png = _png(_as_bytes(pixels))
+    slug = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100]
+    if slug != name:
+        slug += f"-{xxhash.xxh32_hexdigest(name.encode())}"
+    path = folder / "media" / f"{slug}-{step:08d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".partial")
+    aside.write_bytes(png)
+    os.replace(aside, path)
+    _append(folder, {"step": step, "name": name, "kind": "image", "file": path.name})
+
+
+def log_text(folder: Path | None, name: str, text: str, step: int) -> None:
+    """Keep a text with a run, such as a sample of what a model writes.
+
+    Args:
+        folder: the run folder, ``run.dir``; None, for a run without one, keeps nothing.
+        name: what it is; a text of the same name and step takes the place of the earlier one.
+        text: the text.
+        step: when.
+    """
+    if folder is not None and dist.is_main():
+        _append(folder, {"step": step, "name": name, "kind": "text", "text": text})
+
+
+def _append(folder: Path, row: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(row | {"time": round(time.time(), 3)}) + "\n"
+    with (folder / "media.jsonl").open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # torn by a kill
+                line = "\n" + line
+        file.write(line.encode())
+
+
+def _as_bytes(pixels: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
+    """Height × width × channels."""
+    array = pixels.detach().cpu().float().numpy() if isinstance(pixels, Tensor) else pixels
+    is_bytes = pixels.dtype.itemsize == 1
+    array = array[..., None] if array.ndim == 2 else array
+    if array.ndim == 3 and array.shape[0] in _COLOURS and array.shape[2] not in _COLOURS:
+        array = np.moveaxis(array, 0, -1)
+    if array.ndim != 3 or array.shape[2] not in _COLOURS or not array.size:
+        raise ValueError(
+            f"an image has shape {tuple(pixels.shape)}, expected height × width, or that with 1, 3 "
+            "or 4 channels"
+        )
+    scaled = array if is_bytes else np.nan_to_num(array) * 255
+    return np.ascontiguousarray(np.clip(np.round(scaled), 0, 255).astype(np.uint8))
+
+
+def _png(image: NDArray[np.uint8]) -> bytes:
+    height, width, channels = image.shape
+    head = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
+    lines = np.concatenate(
+        [np.zeros((height, 1), np.uint8), image.reshape(height, width * channels)], axis=1
+    )
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
