@@ -53,7 +53,7 @@ export interface Media {
 export interface Details extends Summary {
   config: Record<string, Plain>;
   env: Record<string, Plain>;
-  cost: Record<string, Plain>;
+  cost: Record<string, [string, number][]>;
   checkpoints: Checkpoint[];
   media: Media[];
   last: Record<string, number | null>;

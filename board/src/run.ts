@@ -98,12 +98,7 @@ export class RunPage implements View {
       ([name]) => /^(time|cost)\/.+/.test(name) && name !== "time/step" && name !== "time/data",
     );
     if (times.length) groups.set("more times", times.map(([name, value]) => [name, value ?? 0]));
-    for (const [key, value] of Object.entries(run.cost)) {
-      if (typeof value !== "number") continue;
-      const [group = "", ...rest] = key.split(".");
-      const title = rest.length ? group : "cost";
-      groups.set(title, [...(groups.get(title) ?? []), [rest.join(".") || key, value]]);
-    }
+    for (const [title, parts] of Object.entries(run.cost)) groups.set(title, parts);
     if (!groups.size) return false;
     const blocks = [...groups].map(([title, parts]) => {
       const most = Math.max(...parts.map(([, value]) => Math.abs(value)), 1e-12);

@@ -253,7 +253,7 @@ def test_costs_images_and_texts_are_shown(tmp_path):
     (folder / "media.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with served(tmp_path) as board:
         found = board.get("run", run="one")
-        assert found["cost"] == {"breakdown.data": 0.1, "hooks.LR": 1}
+        assert found["cost"] == {"breakdown": [["data", 0.1]], "hooks": [["LR", 1.0]]}
         assert [(m["name"], m.get("text")) for m in found["media"]] == [("b", "again"), ("a", None)]
         status, headers, body = board.ask("/api/image?run=one&file=a-1.png")
         assert (status, headers["content-type"], body) == (200, "image/png", png)

@@ -18,6 +18,7 @@ _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DEBUG|INFO|WARNING|ERR
 _END = re.compile(r"(.{1,300}) \(step (\d{1,15})\)")
 _EPOCH = re.compile(r"epoch (\d{1,9})(?:/(\d{1,9}))?  step (\d{1,15})(?:  |$)")
 _LOG_TAIL = 1 << 16
+_WRITTEN = ("metrics.jsonl", "log.txt", "ledger.jsonl", "env.json", "config.yaml")
 QUIET = 60.0
 """Seconds after which a run on another machine that writes nothing is called dead, at least."""
 
@@ -53,7 +54,7 @@ def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Statu
     """Judge a run by its lock, its log and the age of its files."""
     log = folder.tail("log.txt", _LOG_TAIL).decode(errors="replace")
     last = _last_row(columns)
-    files = folder.stats("metrics.jsonl", "log.txt", "env.json", "config.yaml")
+    files = folder.stats(*_WRITTEN)
     seen = max((file.st_mtime for file in files if file is not None), default=0.0)
     state, why = _state(folder, log, seen, columns)
     total, epochs = _limits(log, config)

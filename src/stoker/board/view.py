@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from stoker.board.columns import Floats
+from stoker.board.costs import cost_groups
 from stoker.board.curves import Curves
 from stoker.board.files import Folder
 from stoker.board.saves import checkpoints_of
@@ -94,7 +95,7 @@ class RunView:
         return self.summary() | {
             "config": self.config,
             "env": flat(self._json("env.json")),
-            "cost": flat(self._json("cost.json")),
+            "cost": cost_groups(self._json("cost.json")),
             "checkpoints": checkpoints_of(self.folder),
             "media": self.media(),
             "last": self.last(),
