@@ -79,6 +79,7 @@ export interface TableRow {
 export interface News {
   runs: Summary[];
   gone: string[];
+  known: string[] | null;
 }
 
 export type Axis = "step" | "samples" | "epoch" | "time";
@@ -121,13 +122,24 @@ export async function series(
   return (await ask<{ series: Record<string, Curve> }>("series", asked, signal)).series;
 }
 
-/** News of runs as they come; the browser itself connects again when the line breaks. */
+/**
+ * News of runs as they come; the browser itself connects again when the line breaks.
+ *
+ * A page nobody sees lets go of its line: browsers have few for each address.
+ */
 export function listen(onNews: (news: News) => void, onLine: (up: boolean) => void): void {
-  const source = new EventSource("/api/stream");
-  source.addEventListener("runs", (event) => {
-    onLine(true);
-    onNews(JSON.parse((event as MessageEvent<string>).data) as News);
-  });
-  source.addEventListener("open", () => onLine(true));
-  source.addEventListener("error", () => onLine(false));
+  let source: EventSource | null = null;
+  const connect = () => {
+    source?.close();
+    source = null;
+    if (document.hidden) return;
+    source = new EventSource("/api/stream");
+    source.addEventListener("runs", (event) => {
+      onNews(JSON.parse((event as MessageEvent<string>).data) as News);
+    });
+    source.addEventListener("open", () => onLine(true));
+    source.addEventListener("error", () => onLine(false));
+  };
+  document.addEventListener("visibilitychange", connect);
+  connect();
 }

@@ -46,17 +46,19 @@ export class State {
 
   take(news: News): void {
     const isFirst = this.runs.size === 0;
+    const { known } = news;
+    const gone = known ? [...this.runs.keys()].filter((id) => !known.includes(id)) : news.gone;
     for (const run of news.runs) this.runs.set(run.id, run);
-    for (const id of news.gone) this.runs.delete(id);
+    for (const id of gone) this.runs.delete(id);
     const before = this.chosen.join();
     const settles = performance.now() < SETTLED || !this.chosen.length;
     if (this.#mayChoose && settles) this.#chooseNewest();
-    else this.chosen = this.chosen.filter((id) => !news.gone.includes(id));
-    if (!this.focus || news.gone.includes(this.focus) || this.#mayChoose) {
+    else this.chosen = this.chosen.filter((id) => !gone.includes(id));
+    if (!this.focus || gone.includes(this.focus) || this.#mayChoose) {
       this.focus = this.chosen[0] ?? this.runs.keys().next().value ?? null;
     }
     const choice = isFirst || before !== this.chosen.join();
-    this.tell({ runs: new Set([...news.runs.map((run) => run.id), ...news.gone]), choice });
+    this.tell({ runs: new Set([...news.runs.map((run) => run.id), ...gone]), choice });
   }
 
   toggle(id: string): void {

@@ -92,12 +92,12 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(root: Path, token: str | None = None, cache: Path | None = None) -> Iterator[Served]:
+def served(root: Path, token: str | None = None, port: int = 0) -> Iterator[Served]:
     import uvicorn
 
     ready = threading.Event()
-    at = bound("127.0.0.1", 0)
-    app = make_app(Runs(root, cache), token, lambda: server.should_exit)
+    at = bound("127.0.0.1", port)
+    app = make_app(Runs(root), token, lambda: server.should_exit)
     settings = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=2)
     server = _Server(settings, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)

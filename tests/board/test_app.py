@@ -74,7 +74,9 @@ def test_the_stream_tells_of_new_rows_and_of_runs_that_come_and_go(tmp_path):
     folder = make_run(tmp_path, "one", log="")
     with served(tmp_path) as board:
         events = board.events()
-        assert [run["id"] for run in next(events)["runs"]] == ["one"]
+        first = next(events)
+        assert first["known"] == ["one"]
+        assert [run["id"] for run in first["runs"]] == ["one"]
         with (folder / "metrics.jsonl").open("a") as out:
             out.write(rows(5, 20))
         assert next(events)["runs"][0]["status"]["step"] == 25

@@ -326,7 +326,15 @@ def test_a_broken_run_is_shown_as_such_beside_the_others(browser, tmp_path):
 
 def test_a_page_that_loses_the_board_says_so_and_comes_back(browser, tmp_path):
     make_run(tmp_path, "one")
+    moved = make_run(tmp_path, "two")
     with served(tmp_path) as board:
         watched = Watched(browser, board.address)
+        runs = watched.page.locator("ul.runs li")
+        expect(runs).to_have_count(2)
     expect(watched.page.locator(".line-state")).to_have_text("no connection")
-    watched.context.close()
+    moved.rename(tmp_path / "three")
+    with served(tmp_path, port=board.port):
+        expect(watched.page.locator(".line-state")).to_have_text("live", timeout=15_000)
+        expect(watched.page.locator('li[data-run="three"]')).to_be_visible()
+        expect(runs).to_have_count(2)
+        watched.context.close()

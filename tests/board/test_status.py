@@ -99,3 +99,17 @@ def test_the_best_result_is_the_one_the_config_names(tmp_path):
     runs = Runs(tmp_path)
     runs.look(60)
     assert runs["one"].best()["name"] == "train/loss"
+
+
+def test_a_run_that_cannot_be_looked_at_leaves_the_others_alone(tmp_path, monkeypatch):
+    make_run(tmp_path, "bad")
+    make_run(tmp_path, "good")
+    runs = Runs(tmp_path)
+
+    def fail(seconds):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(runs["bad"].metrics, "refresh", fail)
+    runs.look(60)
+    assert runs["bad"].summary()["faults"] == ["it cannot be read: RuntimeError"]
+    assert runs["good"].summary()["status"]["state"] == "finished"

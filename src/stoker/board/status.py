@@ -50,6 +50,9 @@ class Status:
         return asdict(self)
 
 
+UNREADABLE = Status("dead", "it cannot be read", 0.0, 0, None, 0, None, None)
+
+
 def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Status:
     """Judge a run by its lock, its log and the age of its files."""
     log = folder.tail("log.txt", _LOG_TAIL).decode(errors="replace")

@@ -14,7 +14,7 @@ from stoker.board.files import Folder
 from stoker.board.saves import checkpoints_of
 from stoker.board.series import MetricsFile
 from stoker.board.settings import config_of, flat
-from stoker.board.status import Status, status_of
+from stoker.board.status import UNREADABLE, Status, status_of
 from stoker.hooks.monitor import Mode, Monitor
 
 _WATCHED = ("metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl")
@@ -42,7 +42,19 @@ class RunView:
         self._best: tuple[Any, dict[str, Any] | None] = (None, None)
 
     def look(self, seconds: float = 0.1) -> None:
-        """See what is new; `version` grows when something is."""
+        """See what is new; `version` grows when something is.
+
+        Whatever goes wrong with one run, the others are shown.
+        """
+        try:
+            self._look(seconds)
+        except Exception as error:
+            fault = f"it cannot be read: {type(error).__name__}"
+            self.version += fault not in self.faults
+            self.faults = [fault]
+            self._status = self._status or UNREADABLE
+
+    def _look(self, seconds: float) -> None:
         found = [*self.folder.stats(*_WATCHED), self.folder.below("checkpoints").stat(".lock")]
         seen = [None if one is None else (one.st_size, one.st_mtime_ns) for one in found]
         changed = seen != self._seen
@@ -122,7 +134,8 @@ class RunView:
         columns = self.metrics.columns
         key = (columns, len(columns), len(columns.values), self.version)
         if self._best[0] != key:
-            self._best = key, self._find_best()
+            with self.metrics.lock:
+                self._best = key, self._find_best()
         return self._best[1]
 
     def media(self) -> list[dict[str, Any]]:

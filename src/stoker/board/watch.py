@@ -28,7 +28,10 @@ class Watch:
         self._turn = asyncio.Lock()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events: the runs that have changed, and those that are gone."""
+        """Server-sent events: the runs that have changed, and those that are gone.
+
+        The first one names all there are, for a page that comes back.
+        """
         sent: dict[str, int] = {}
         is_first = True
         spoke = monotonic()
@@ -63,5 +66,6 @@ class Watch:
         for id in gone:
             del sent[id]
         sent |= {view.id: view.version for view in changed}
-        news = {"runs": [view.summary() for view in changed], "gone": gone}
+        known = [*views] if is_first else None
+        news = {"runs": [view.summary() for view in changed], "gone": gone, "known": known}
         return b"event: runs\ndata: " + orjson.dumps(news) + b"\n\n"
