@@ -1,6 +1,7 @@
 """A metrics.jsonl that grows is read once, and what a resumed run cuts off is forgotten."""
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from board.folders import rows
 from stoker.board import series
+from stoker.board.runs import tidy
 from stoker.board.series import MetricsFile
 
 
@@ -139,3 +141,11 @@ def test_a_large_file_is_read_in_parts(path, monkeypatch):
     while not file.whole:
         file.refresh(0)
     assert len(file.columns) == 220
+
+
+def test_an_index_nobody_used_for_long_is_removed(tmp_path):
+    for name, age in (("old.index", 40), ("new.index", 1), ("other.txt", 40)):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (time.time() - age * 86400,) * 2)
+    tidy(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"new.index", "other.txt"}

@@ -3,8 +3,9 @@
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +35,7 @@ class Runs:
         self._looking = threading.Lock()
         self._wanted: dict[str, float] = {}
         self._next = 0
+        self._find_after = 0.0
         self.find()
 
     def __iter__(self) -> Iterator[RunView]:
@@ -49,10 +51,14 @@ class Runs:
         return view
 
     def find(self) -> None:
-        """See which runs there are."""
+        """See which runs there are; where that takes long, not every time."""
+        began = monotonic()
+        if began < self._find_after:
+            return
         found = {_id(folder): folder for folder in self._folders()}
         views = {id: self._views.get(id) or self._view(id, at) for id, at in found.items()}
         self._views = dict(sorted(views.items()))
+        self._find_after = monotonic() + 20 * (monotonic() - began)
 
     def look(self, seconds: float = 0.4) -> bool:
         """Read on in all runs, for about so long; whether some have more to read.
@@ -105,6 +111,14 @@ class Runs:
                     waiting.append(inner)
                 if count >= MOST:
                     break
+
+
+def tidy(cache: Path, days: float = 30) -> None:
+    """Remove indexes that nobody has used for so long."""
+    for path in cache.glob("*.index"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time() - days * 86400:
+                path.unlink()
 
 
 def _is_run(folder: Folder) -> bool:

@@ -162,6 +162,7 @@ class MetricsFile:
             state, arrays = load_arrays(self._cache)
             marks = [_Mark(*mark) for mark in state["marks"]]
             columns = Columns.of(arrays)
+            os.utime(self._cache)
         except Exception:  # whatever is wrong with it, the file itself can be read
             return
         if marks and marks[-1].rows == len(columns):

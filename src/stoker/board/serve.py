@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from stoker.board.app import make_app
-from stoker.board.runs import Runs
+from stoker.board.runs import Runs, tidy
 
 PORT = 6780
 _TRIES = 20
@@ -57,9 +57,9 @@ def serve(
         ready: called when pages are answered.
     """
     server: _Server | None = None
-    app = make_app(
-        Runs(root, cache_folder()), token, lambda: server is not None and server.should_exit
-    )
+    cache = cache_folder()
+    tidy(cache)
+    app = make_app(Runs(root, cache), token, lambda: server is not None and server.should_exit)
     settings = uvicorn.Config(
         app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2
     )
@@ -83,10 +83,9 @@ class _Server(uvicorn.Server):
 
 def cache_folder() -> Path:
     """Where indexes of large files are kept between visits."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    if sys.platform == "darwin":
-        base = "~/Library/Caches"
-    return Path(base).expanduser() / "stoker" / "board"
+    usual = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or usual)
+    return base.expanduser() / "stoker" / "board"
 
 
 def open_browser(address: str) -> None:

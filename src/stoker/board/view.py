@@ -53,6 +53,7 @@ class RunView:
             self.version += fault not in self.faults
             self.faults = [fault]
             self._status = self._status or UNREADABLE
+            self.metrics.share_read = 1.0
 
     def _look(self, seconds: float) -> None:
         found = [*self.folder.stats(*_WATCHED), self.folder.below("checkpoints").stat(".lock")]
