@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {"errors", "types", "tree", "every", "requests"},
     {"dist"},
-    {"log", "seed", "timing", "folder", "interrupt"},
+    {"log", "seed", "timing", "counts", "folder", "interrupt"},
     {"events", "metrics", "checkpoint", "config", "data", "parallel", "nn", "launch"},
     {"engine"},
     {"run", "step"},

@@ -478,7 +478,7 @@ def test_the_help_of_train_has_every_field_of_run(stoker):
 COMMANDS = ("train", "evaluate", "predict", "explain", "lr-find", "config", "hooks", "metrics")
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "env", "new"])
+@pytest.mark.parametrize("name", [*COMMANDS, "profile", "env", "new"])
 def test_every_command_has_a_help(stoker, name):
     assert name in stoker("--help")[1]
     code, out, _ = stoker(name, "--help")

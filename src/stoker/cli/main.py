@@ -26,6 +26,7 @@ _COMMANDS = {
     "predict": ("train:predict", "what trained weights make of data, as .npz, .jsonl or .csv"),
     "explain": ("explain:explain", "the loop, hooks, parameters, calendar and LR curve of a run"),
     "lr-find": ("lr_find:lr_find", "sweep the learning rate and suggest one"),
+    "profile": ("profile:profile", "where the time of a step goes, hook by hook"),
     "prove": ("prove:prove", "prove that a training that is killed ends at the same bits"),
     "ckpt": ("ckpt:ckpt", "list, verify, show, compare, prune, export and import checkpoints"),
     "board": ("board:board", "a page that shows runs while they live"),
@@ -36,7 +37,9 @@ _COMMANDS = {
     "env": ("look:env", "versions, hardware and code, as they are stored with a run"),
     "new": ("new:new", "make a starter project that trains at once"),
 }
-_WITH_CONFIG = ("train", "evaluate", "predict", "explain", "lr-find", "prove", "config")
+_WITH_CONFIG = (
+    *("train", "evaluate", "predict", "explain", "lr-find", "profile", "prove", "config"),
+)
 
 _OVERRIDES = """\
 overrides:
@@ -201,6 +204,18 @@ def _add_lr_find(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", default="lr-find.png", help="the plot")
 
 
+def _add_profile(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--steps", type=int, default=50, metavar="N", help="steps to time, and to count in (50)"
+    )
+    command.add_argument("--warmup", type=int, default=5, metavar="N", help="steps before (5)")
+    command.add_argument("--trace", metavar="FILE", help="a trace for chrome://tracing or Perfetto")
+    command.add_argument("--json", metavar="FILE", help="the numbers")
+    command.add_argument("--nproc", type=int, metavar="N", help="processes on this machine")
+    only_here = dict.fromkeys(("on", "workers", "address", "max_restarts"))
+    command.set_defaults(folder=None, **only_here)
+
+
 def _add_prove(command: argparse.ArgumentParser) -> None:
     command.add_argument("--kills", type=int, default=5, metavar="N", help="how often (5)")
     command.add_argument(
@@ -246,6 +261,7 @@ _ADD_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "evaluate": _add_evaluate,
     "predict": _add_predict,
     "lr-find": _add_lr_find,
+    "profile": _add_profile,
     "prove": _add_prove,
     "board": add_board,
     "ckpt": add_ckpt,

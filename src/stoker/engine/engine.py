@@ -86,7 +86,7 @@ class Engine:
         self.clip_norm, self.clip_value, self.norm_type = clip_norm, clip_value, norm_type
         self.grad_norm: Tensor | None = None
         self.lr_moves = 0
-        self._compile = compile
+        self.compiles = compile
         self.model = model.to(self.device)
         check_optimizer(optimizer, model, criterion)
         self.arrangement = arrange(self.layout, model, self.device, optimizers_of(optimizer))
@@ -311,9 +311,9 @@ class Engine:
         wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
     ) -> Callable[..., Any]:
         """Model or criterion as they run here: compiled, in their precision, on the device."""
-        if self._compile:
+        if self.compiles:
             # Beside the module, not in place: Module.compile() passes over torch's own containers.
-            backend = self._compile if isinstance(self._compile, str) else "inductor"
+            backend = self.compiles if isinstance(self.compiles, str) else "inductor"
             function = torch.compile(function, backend=backend)
         cast = self.precision.cast(wrap(function))
         if not self.moves:

@@ -126,7 +126,7 @@ class PipelineSchedule:
                 "PipelineSchedule runs a model that is split into stages, but the engine's layout "
                 "has none: Layout(pipeline=…)"
             )
-        if self.kind == "zero-bubble" and engine._compile:
+        if self.kind == "zero-bubble" and engine.compiles:
             raise ValueError(
                 "zero-bubble takes the backward pass apart, which a compiled model does not allow: "
                 "leave out compile, or use 'interleaved' or '1f1b'"

@@ -2,6 +2,7 @@
 
 from stoker.events import JsonLines
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.hooks.cost import Budget, CostReport, OverBudget
 from stoker.hooks.heartbeat import Heartbeat
 from stoker.hooks.hook import POINTS, Hook, Priority
 from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
@@ -18,8 +19,10 @@ __all__ = [
     "EMA",
     "LR",
     "POINTS",
+    "Budget",
     "Callback",
     "Checkpoint",
+    "CostReport",
     "EarlyStopping",
     "FreezeLayers",
     "GradNorm",
@@ -31,6 +34,7 @@ __all__ = [
     "Memory",
     "Metrics",
     "NaNGuard",
+    "OverBudget",
     "Periodic",
     "Plateau",
     "Priority",

@@ -26,6 +26,13 @@ _DEPTH = {
 """How deep a point lies in the loop; 2 where nothing else is said."""
 
 
+class Observer(Hook):
+    """A hook that looks at the others: it is given the list that calls them all."""
+
+    def observe(self, hooks: "HookList") -> None:
+        """The list is made; what it calls may be changed, in `HookList.calls`, and put back."""
+
+
 class HookList:
     """Hooks in calling order, with one tuple of bound methods per point.
 
@@ -39,6 +46,9 @@ class HookList:
         self.calls: dict[str, tuple[Call, ...]] = {
             point: tuple(getattr(hook, point) for hook in self.at(point)) for point in POINTS
         }
+        for hook in self._hooks:
+            if isinstance(hook, Observer):
+                hook.observe(self)
 
     def __iter__(self) -> Iterator[Hook]:
         return iter(self._hooks)
@@ -83,7 +93,7 @@ class HookList:
                 if failure is None and self.run.error is None:
                     failure = error
                 else:
-                    name = self._owner(call, point)
+                    name = self._name(call, point)
                     _log.error(f"hook {name!r} failed in {point} as well", error=error)
         if failure is not None:
             raise failure
@@ -110,11 +120,16 @@ class HookList:
         return HookList([hook for hook in self._hooks if not hook.writes], self.run)
 
     def _name_culprit(self, error: BaseException, call: Call | None, point: str) -> None:
-        name = self._owner(call, point)
+        name = self._name(call, point)
         error.add_note(f"raised by hook {name!r} in {point}, at {self.run.where()}")
 
-    def _owner(self, call: Call | None, point: str) -> str:
-        return next((h.name for h in self._hooks if getattr(h, point) == call), repr(call))
+    def _name(self, call: Call | None, point: str) -> str:
+        owner = self.owner(call, point)
+        return repr(call) if owner is None else owner.name
+
+    def owner(self, call: Call | None, point: str) -> Hook | None:
+        """The hook that a call at a point is of."""
+        return next((hook for hook in self._hooks if getattr(hook, point) == call), None)
 
 
 def check_hooks(hooks: Iterable[Any]) -> list[Hook]:

@@ -1,0 +1,176 @@
+"""`stoker profile`: what it prints, what it leaves alone, and how it ends."""
+
+import json
+
+import pytest
+
+from stoker import Engine
+from stoker.cli import main
+from stoker.cli.profile import advice
+from stoker.counts import Counts
+from stoker.hooks.cost_meter import Row
+from stoker.hooks.costs import Costs
+from toys import net, sgd
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary folders are made."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+@pytest.fixture
+def stoker(folder, capfd):
+    """Runs a command; its exit code, what it printed, and what it complained about."""
+
+    def stoker(*argv):
+        capfd.readouterr()
+        try:
+            code = main([str(word) for word in argv])
+        except SystemExit as end:
+            code = end.code
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return stoker
+
+
+SHORT = ("--steps", "4", "--warmup", "1")
+
+
+def everything_in(folder):
+    return {path for path in folder.rglob("*") if "__pycache__" not in str(path)}
+
+
+def test_it_prints_where_a_step_goes_and_leaves_nothing(stoker, folder, temporary):
+    before = everything_in(folder)
+    code, out, err = stoker("profile", "cfg.yaml", *SHORT)
+    assert code == 0, err
+    assert everything_in(folder) == before
+    lines = out.splitlines()
+    assert lines[0] == "4 steps after 1 that warm up"
+    for phase in ("data", "forward", "backward", "update", "hooks", "writers", "other"):
+        assert any(line.startswith(phase) for line in lines), phase
+    for hook in ("Loss", "Sizes", "Checkpoint", "Write(JsonLines)"):
+        assert any(line.startswith(hook) for line in lines), hook
+    assert lines[-2] == ""
+    assert len(lines[-1]) > 20
+    assert "\x1b" not in out
+
+
+def test_numbers_and_trace_go_where_they_are_asked_to(stoker, folder):
+    before = everything_in(folder)
+    code, out, err = stoker(
+        *("profile", "cfg.yaml", "model.width=16", *SHORT),
+        "--json",
+        "a/c.json",
+        "--trace",
+        "t.json",
+    )
+    assert code == 0, err
+    assert {str(path.relative_to(folder)) for path in everything_in(folder) - before} == {
+        *("a", "a/c.json", "t.json")
+    }
+    assert json.loads((folder / "a/c.json").read_text())["steps"] == 4
+    assert json.loads((folder / "t.json").read_text())["traceEvents"]
+    assert "trace: t.json" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["cgf.yaml"], "did you mean 'cfg.yaml'?"),
+        (["cfg.yaml", "modle.width=3"], "did you mean 'model'"),
+        (["cfg.yaml", "model.widht=3"], "did you mean 'width'?"),
+        (["cfg.yaml", "--steps", "0"], "--steps is a whole number from 1, got 0"),
+        (["cfg.yaml", "--warmup", "-1"], "--warmup is a whole number from 0, got -1"),
+        (["cfg.yaml", "--nproc", "0"], "nproc is a whole number from 1, got 0"),
+        (["cfg.yaml", "--tarce", "x"], "did you mean '--trace'?"),
+        (["cfg.yaml", "+hooks=CostReport"], "the config has a CostReport already"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(stoker, folder, argv, words):
+    before = everything_in(folder)
+    code, out, err = stoker("profile", *argv)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert everything_in(folder) == before
+
+
+def test_two_processes_are_told_of_by_the_first(stoker, folder):
+    before = everything_in(folder)
+    code, out, err = stoker("profile", "cfg.yaml", *SHORT, "--nproc", "2")
+    assert code == 0, err
+    assert out.startswith("4 steps after 1 that warm up, rank 0 of 2\n")
+    assert out.count("forward") == 1
+    assert any(line.startswith("Agreement") for line in out.splitlines())
+    assert everything_in(folder) == before
+
+
+STOPS = """
+import os, signal
+from stoker import Hook
+
+class Stops(Hook):
+    def after_step(self, run):
+        {}
+"""
+
+
+def test_ctrl_c_ends_it_with_130(stoker, folder, temporary):
+    (folder / "stops.py").write_text(STOPS.format("os.kill(os.getpid(), signal.SIGINT)"))
+    code, out, err = stoker("profile", "cfg.yaml", "+hooks={_target_: stops.Stops}")
+    assert (code, out) == (130, "")
+    assert "stopped by Ctrl-C before the profile was whole" in err
+    assert not list(temporary.iterdir())
+
+
+def test_a_run_that_ends_too_early_says_why(stoker, folder):
+    (folder / "stops.py").write_text(STOPS.format("run.stop('enough')"))
+    code, out, err = stoker("profile", "cfg.yaml", "+hooks={_target_: stops.Stops}")
+    assert (code, out) == (1, "")
+    assert "the run ended too early: enough" in err
+
+
+@pytest.mark.parametrize("how", ["run.dir=null", "run.resume=must", "run.epochs=1"])
+def test_whatever_the_run_section_says_it_profiles(stoker, how):
+    code, _, err = stoker("profile", "cfg.yaml", how, *SHORT)
+    assert code == 0, err
+
+
+def test_a_scheduler_by_epochs_is_profiled_too(stoker):
+    scheduler = "lr_scheduler={_target_: torch.optim.lr_scheduler.CosineAnnealingLR}"
+    code, _, err = stoker("profile", "cfg.yaml", scheduler, "run.lr_step=epoch", *SHORT)
+    assert code == 0, err
+
+
+def costs(rows=(), rest=None, **phases):
+    whole = dict.fromkeys(("data", "backward", "update", "hooks", "writers", "other"), 0.0)
+    whole |= {"forward": 1.0 - sum(phases.values())} | phases
+    return Costs([*rows], whole, [0.1] * 10, 10, rest or Counts(), 5, 1, False)
+
+
+def row(hook, seconds, syncs=0):
+    found = Row(hook, "after_step", "hooks", counted=10, counts=Counts(10, syncs))
+    for _ in range(10):
+        found.timer.add(seconds / 10)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (costs(data=0.62), "data takes 62% of a step: give the loader workers"),
+        (costs(update=0.5), "the update takes 50% of a step: try SGD(…, fused=True)"),
+        (costs([row("Mine", 0.3)], hooks=0.3), "hook 'Mine' takes 30% of a step"),
+        (costs([row("Mine", 0.01, 20)]), "hook 'Mine' reads back from the device in each step (2"),
+        (costs([row("Write", 0.01, 1)]), "nothing stands out: forward takes 100% of a step"),
+        (costs(rest=Counts(90, 30)), "the step itself reads back from the device 3 times"),
+        (costs([row("Mine", 0.2)], hooks=0.2, data=0.3), "data takes 30% of a step"),
+    ],
+)
+def test_the_sentence_names_the_largest_cost_that_can_be_avoided(found, said):
+    model = net()
+    assert advice(found, Engine(model, sgd(model))).startswith(said)

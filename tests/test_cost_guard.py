@@ -1,0 +1,160 @@
+"""The loop stays as light as it is: counted in calls, operations and bytes, never in seconds.
+
+A hollow model, whose step computes nothing, leaves the calls that the loop itself makes. `ALLOWED`
+is what they were when it was last looked at, with a little slack: lower it when they become fewer.
+"""
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stoker import Engine, Hook, Trainer, hooks
+from stoker.counts import counted
+
+STEPS = 100
+
+ALLOWED = {
+    # per step and over the plain loop's: calls of functions of Python and C, tensor operations
+    "nothing": (10, -2),
+    "defaults": (50, -0.9),
+}
+
+
+class Hollow(nn.Module):
+    """One number goes through all the calls of a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.number
+
+
+class Itself(nn.Module):
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs
+
+
+class Still(torch.optim.SGD):
+    def step(self) -> None:
+        pass
+
+
+class Idle(Hook):
+    """Overrides nothing that a step fires."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"idle{number}"
+
+    def before_predict(self, run: object) -> None:
+        pass
+
+
+BATCH = (torch.zeros(8, 2), torch.zeros(8))
+
+
+def plain(data: Iterable[Any]) -> None:
+    model, criterion = Hollow(), Itself()
+    optimizer = Still(model.parameters(), lr=0.1)
+    model.train()
+    for x, y in data:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+
+def trained(make_hooks: Callable[[], list[Hook]]) -> Callable[[Iterable[Any]], None]:
+    def fit(data: Iterable[Any]) -> None:
+        model = Hollow()
+        engine = Engine(model, Still(model.parameters(), lr=0.1), Itself(), device="cpu")
+        Trainer(engine, make_hooks()).fit(data, epochs=1)
+
+    return fit
+
+
+def calls_in(function: Callable[[], object]) -> int:
+    """How many functions of Python and C are called within it."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    gc.collect()
+    gc.disable()  # what it calls when it comes by is not the loop's
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return calls
+
+
+def per_step(loop: Callable[[Iterable[Any]], None]) -> tuple[float, float]:
+    """Calls and tensor operations per step, the beginning and end of a run left out."""
+    loop([BATCH] * 9)  # what is done once per process
+    calls, operations = [], []
+    for steps in (STEPS, 2 * STEPS):
+        calls.append(calls_in(lambda steps=steps: loop([BATCH] * steps)))
+        with counted() as counts:
+            loop([BATCH] * steps)
+        operations.append(counts.operations)
+    return (calls[1] - calls[0]) / STEPS, (operations[1] - operations[0]) / STEPS
+
+
+def usual() -> list[Hook]:
+    return hooks.default(log_every=STEPS, progress=False)
+
+
+def over_plain(loop: Callable[[Iterable[Any]], None]) -> tuple[float, float]:
+    (calls, operations), (base_calls, base_operations) = per_step(loop), per_step(plain)
+    return calls - base_calls, operations - base_operations
+
+
+@pytest.mark.parametrize(("what", "given"), [("nothing", list), ("defaults", usual)])
+def test_a_step_makes_no_more_calls_and_operations_than_it_used_to(what, given):
+    calls, operations = over_plain(trained(given))
+    assert calls <= ALLOWED[what][0]
+    assert operations <= ALLOWED[what][1]
+
+
+def test_a_hundred_idle_hooks_add_not_one_call_to_a_step():
+    idle = [Idle(number) for number in range(100)]
+    assert per_step(trained(lambda: idle)) == per_step(trained(list))
+
+
+def test_a_cost_report_that_has_measured_adds_not_one_call_to_a_step():
+    def reported() -> list[Hook]:
+        return [*usual(), hooks.CostReport(steps=2, warmup=0)]
+
+    assert per_step(trained(reported)) == per_step(trained(usual))
+
+
+@pytest.mark.parametrize("given", [list, usual], ids=["nothing", "defaults"])
+def test_memory_stays_flat_however_many_steps(given):
+    held = []
+
+    class Look(Hook):
+        alike = True
+
+        def after_step(self, run: Any) -> None:
+            if run.step in (1000, 6000):
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+
+    tracemalloc.start()
+    try:
+        trained(lambda: [*given(), Look()])([BATCH] * 6000)
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 16_384, "one number per step would be 120,000 bytes"
