@@ -19,6 +19,7 @@ from stoker.engine.check import (
     optimizers_of,
 )
 from stoker.engine.clip import clip_gradients
+from stoker.engine.compile import check_compile, compile_blocks, compiled, compiled_loss
 from stoker.engine.device import resolve_device
 from stoker.engine.fused import in_its_own_way, take_lists
 from stoker.engine.precision import Precision, PrecisionName
@@ -51,7 +52,8 @@ class Engine:
         clip_value: bound on each element of the gradients; 0 or None is off.
         norm_type: which norm ``clip_norm`` bounds.
         layout: how the job is split over processes; copies of the model when not given.
-        compile: run model and criterion through `torch.compile`; a string names the backend.
+        compile: run model and criterion through `torch.compile`; a string names the backend, or
+            is "blocks" to compile the repeated blocks of the model alone, once for all of them.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
     ) -> None:
         check_parts(model, criterion, lr_step, clip_norm, clip_value)
         self.device = resolve_device(device)
+        check_compile(compile, model, self.device)
         self.moves = self.device.type != "cpu"
         self.precision = Precision(precision, self.device)
         self.scaler = self.precision.scaler
@@ -89,9 +92,10 @@ class Engine:
         self.compiles = compile
         self.model = model.to(self.device)
         check_optimizer(optimizer, model, criterion)
+        compile_blocks(model, compile)
         self.arrangement = arrange(self.layout, model, self.device, optimizers_of(optimizer))
         self._shares = self.layout.processes > 1
-        self._forward = self._executed(model, self.arrangement.wrap)
+        self._forward = self._executed(self.arrangement.wrap(compiled(model, compile)))
         self.set_criterion(criterion)
         self.set_optimizer(optimizer)
         self.lr_schedulers.update(check_scheduler(lr_scheduler, self.optimizers))
@@ -242,7 +246,9 @@ class Engine:
                 )
             self.arrangement.add(criterion)
         self.given_criterion = criterion
-        self.criterion: Any = None if criterion is None else self._executed(criterion)
+        self.criterion: Any = None
+        if criterion is not None:
+            self.criterion = self._executed(compiled_loss(criterion, self.compiles))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes; keys of the model carry no wrapper's prefix."""
@@ -305,17 +311,9 @@ class Engine:
             )
         return [self.optimizers[name]]
 
-    def _executed(
-        self,
-        function: Callable[..., Any],
-        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
-    ) -> Callable[..., Any]:
-        """Model or criterion as they run here: compiled, in their precision, on the device."""
-        if self.compiles:
-            # Beside the module, not in place: Module.compile() passes over torch's own containers.
-            backend = self.compiles if isinstance(self.compiles, str) else "inductor"
-            function = torch.compile(function, backend=backend)
-        cast = self.precision.cast(wrap(function))
+    def _executed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Model or criterion as they run here: in their precision, on the device."""
+        cast = self.precision.cast(function)
         if not self.moves:
             return cast
 
