@@ -27,7 +27,7 @@ LAYERS = [
     {"trainer"},
     {"provenance", "lr_find"},
     {"defaults"},
-    {"testing", "board"},
+    {"testing", "board", "report"},
     {"cli"},
     {"dialects"},
     {"__main__"},

@@ -17,6 +17,7 @@ _TRACES = (
     "metrics.jsonl",
     "metrics.csv",
     "log.txt",
+    "ledger.jsonl",
     "model.safetensors",
     "tb",
     "trace.json",
@@ -74,15 +75,18 @@ class RunFolder:
 
     def first_free(self) -> Path:
         """The first folder of this name that holds no run."""
-        return next(
-            path for path in self._names() if not any((path / trace).exists() for trace in _TRACES)
-        )
+        return next(path for path in self._names() if not holds_run(path))
 
     def _names(self) -> Iterator[Path]:
         yield self._wanted
         whole = self._wanted if self._wanted.name else self._wanted.absolute()
         for number in count(2):
             yield whole.with_name(f"{whole.name}-{number}")
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run has left anything there."""
+    return any((folder / trace).exists() for trace in _TRACES)
 
 
 def has_checkpoints(run_dir: Path) -> bool:

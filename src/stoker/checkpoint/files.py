@@ -66,3 +66,12 @@ def sync_folder(folder: Path) -> None:
 def _write_all(file: int, piece: memoryview) -> None:
     while piece:
         piece = piece[os.write(file, piece[:_WRITE]) :]
+
+
+def said_size(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

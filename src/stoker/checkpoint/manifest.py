@@ -98,6 +98,22 @@ def faults_of(folder: Path) -> list[str]:
     return [fault for fault in faults if fault]
 
 
+def faults_at_a_glance(path: Path) -> list[str]:
+    """What the manifest and the sizes of the files tell to be wrong; no file is read through."""
+    try:
+        manifest = Manifest.read(path)
+    except CheckpointError as error:
+        return [str(error)]
+    faults = []
+    for name, record in manifest.files.items():
+        file = path / name
+        if not file.is_file():
+            faults.append(f"'{name}' is missing")
+        elif (size := file.stat().st_size) != record.size:
+            faults.append(f"'{name}' has {size} bytes, expected {record.size}")
+    return faults
+
+
 def _fault(path: Path, record: Record) -> str:
     try:
         size = path.stat().st_size

@@ -7,11 +7,10 @@ from math import prod
 from pathlib import Path
 
 from stoker.checkpoint import CheckpointError, unflatten
-from stoker.checkpoint.manifest import Manifest, faults_of
+from stoker.checkpoint.manifest import Manifest, faults_at_a_glance, faults_of
 from stoker.checkpoint.source import Source, Stored
 from stoker.checkpoint.tensors import DTYPES
 from stoker.checkpoint.tree import Json, tensor_names
-from stoker.cli.ckpt_find import faults_at_a_glance
 
 
 @dataclass

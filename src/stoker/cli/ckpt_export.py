@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from stoker.checkpoint.files import said_size
 from stoker.cli.ckpt_contents import verified
 from stoker.cli.ckpt_ema import averaged
-from stoker.cli.ckpt_find import one_in, said_size
+from stoker.cli.ckpt_find import one_in
 from stoker.cli.ckpt_write import check_output, save_pt, save_safetensors
 from stoker.cli.main import OK
 from stoker.config.text import ConfigError

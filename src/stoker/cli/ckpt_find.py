@@ -4,8 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.checkpoint.manifest import NAME, Manifest
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.manifest import NAME
 from stoker.config.text import ConfigError
 from stoker.errors import did_you_mean
 
@@ -59,34 +59,9 @@ def step_in_name(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def faults_at_a_glance(path: Path) -> list[str]:
-    """What the manifest and the sizes of the files tell to be wrong; no file is read through."""
-    try:
-        manifest = Manifest.read(path)
-    except CheckpointError as error:
-        return [str(error)]
-    faults = []
-    for name, record in manifest.files.items():
-        file = path / name
-        if not file.is_file():
-            faults.append(f"'{name}' is missing")
-        elif (size := file.stat().st_size) != record.size:
-            faults.append(f"'{name}' has {size} bytes, expected {record.size}")
-    return faults
-
-
 def size_of(path: Path) -> int:
     """The bytes of the files of a checkpoint."""
     return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-
-
-def said_size(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def said_age(seconds: float) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from stoker.checkpoint.files import said_size
 from stoker.checkpoint.manifest import NAME
-from stoker.cli.ckpt_find import said_size
 from stoker.cli.ckpt_unpickle import unpickled
 from stoker.cli.ckpt_write import check_output, save_safetensors
 from stoker.cli.main import OK

@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint import CheckpointError
-from stoker.checkpoint.manifest import NAME, Manifest, faults_of
+from stoker.checkpoint.files import said_size
+from stoker.checkpoint.manifest import NAME, Manifest, faults_at_a_glance, faults_of
 from stoker.checkpoint.retention import Best
-from stoker.cli.ckpt_find import (
-    all_in,
-    faults_at_a_glance,
-    said_age,
-    said_size,
-    size_of,
-    step_in_name,
-)
+from stoker.cli.ckpt_find import all_in, said_age, size_of, step_in_name
 from stoker.cli.main import FAILED, OK
 from stoker.hooks.monitor import Monitor
 

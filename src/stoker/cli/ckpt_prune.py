@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.checkpoint import Best, CheckpointError, Checkpoints
+from stoker.checkpoint.files import said_size
 from stoker.checkpoint.manifest import Manifest
-from stoker.cli.ckpt_find import all_in, folder_of, is_checkpoint, said_size, size_of
+from stoker.cli.ckpt_find import all_in, folder_of, is_checkpoint, size_of
 from stoker.cli.main import FAILED, OK
 from stoker.config.text import ConfigError
 from stoker.errors import did_you_mean

@@ -10,11 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from stoker.checkpoint.files import said_size
 from stoker.checkpoint.manifest import NAME
 from stoker.checkpoint.source import Stored
 from stoker.checkpoint.tree import Json
 from stoker.cli.ckpt_contents import Contents, bytes_of, dtype_name
-from stoker.cli.ckpt_find import one_in, said_age, said_size
+from stoker.cli.ckpt_find import one_in, said_age
 from stoker.cli.ckpt_ls import finite
 from stoker.cli.main import OK
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "lr-find": ("lr_find:lr_find", "sweep the learning rate and suggest one"),
     "profile": ("profile:profile", "where the time of a step goes, hook by hook"),
     "prove": ("prove:prove", "prove that a training that is killed ends at the same bits"),
+    "report": ("report:report", "a file about runs: curves, configuration, goodput, model card"),
     "ckpt": ("ckpt:ckpt", "list, verify, show, compare, prune, export and import checkpoints"),
     "board": ("board:board", "a page that shows runs while they live"),
     "run": ("run:run", "run a script for Colossal-AI, LiBai, Orca or Towhee as it is"),
@@ -226,6 +227,24 @@ def _add_prove(command: argparse.ArgumentParser) -> None:
     command.add_argument("--keep", action="store_true", help="keep the folder it works in")
 
 
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "runs", metavar="RUN", nargs="+", help="a run folder; several are compared"
+    )
+    command.add_argument(
+        "-o", "--output", metavar="FILE", help="what to write (report.html, report.md, report.png)"
+    )
+    command.add_argument(
+        "--format", choices=("html", "md", "png"), help="the same as the end of FILE (html)"
+    )
+    command.add_argument(
+        "--goodput", action="store_true", help="only print the share of useful time, and the losses"
+    )
+    command.add_argument(
+        "--quick", action="store_true", help="look at sizes of checkpoints, not at every byte"
+    )
+
+
 def _add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--prefer-dialects",
@@ -264,6 +283,7 @@ _ADD_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "profile": _add_profile,
     "prove": _add_prove,
     "board": add_board,
+    "report": _add_report,
     "ckpt": add_ckpt,
     "run": _add_run,
     "config": _add_config_command,

@@ -293,14 +293,15 @@ class Feed:
 
     def _timed(self, source: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches; `waited` grows by the seconds that each took to come."""
-        batches = iter(source)
+        began = perf_counter()
+        batches = iter(source)  # which may start workers
         while True:
-            began = perf_counter()
             batch = next(batches, _END)
             self.waited += perf_counter() - began
             if batch is _END:
                 return
             yield batch
+            began = perf_counter()
 
 
 def val_feeds_of(

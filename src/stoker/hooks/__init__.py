@@ -5,6 +5,7 @@ from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.cost import Budget, CostReport, OverBudget
 from stoker.hooks.heartbeat import Heartbeat
 from stoker.hooks.hook import POINTS, Hook, Priority
+from stoker.hooks.ledger import Ledger
 from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
 from stoker.hooks.periodic import Periodic
 from stoker.hooks.progress import Progress
@@ -29,6 +30,7 @@ __all__ = [
     "Heartbeat",
     "Hook",
     "KeepBest",
+    "Ledger",
     "LogFile",
     "Loss",
     "Memory",
@@ -56,9 +58,11 @@ def default(
     """What a trainer has that was given no hooks.
 
     Loss, learning rate and timing, a progress bar, and for a run with a folder ``metrics.jsonl``,
-    ``log.txt``, checkpoints and the final weights. Add to it: ``hooks=[*hooks.default(), Mine()]``.
+    ``log.txt``, ``ledger.jsonl``, checkpoints and the final weights. Add to it:
+    ``hooks=[*hooks.default(), Mine()]``.
     """
     bar: list[Hook] = [Progress()] if progress else []
+    checkpoint = checkpoint or Checkpoint(optional=True)
     return [
         Loss(window=log_every),
         LR(),
@@ -66,6 +70,7 @@ def default(
         *bar,
         Write(JsonLines(), every=log_every, optional=True),
         LogFile(),
-        checkpoint or Checkpoint(optional=True),
+        checkpoint,
         SaveWeights(optional=True),
+        Ledger(checkpoint),
     ]

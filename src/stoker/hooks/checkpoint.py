@@ -34,6 +34,8 @@ class Checkpoint(Periodic):
         best_count: how many of the best.
         folder: where; None means ``checkpoints`` in the run folder.
         optional: for a run without a folder, save nothing instead of failing.
+
+    `waited` is the seconds that the training has waited for saves, in all.
     """
 
     priority = Priority.SAVE
@@ -58,7 +60,7 @@ class Checkpoint(Periodic):
             raise ValueError(f"max_overhead is a share between 0 and 1, got {max_overhead}")
         super().__init__(None if every == "auto" else every)
         self._auto, self._max_overhead = every == "auto", max_overhead
-        self._waited = self._saved_when = 0.0
+        self.waited = self._last_wait = self._saved_when = 0.0
         self._keep, self._keep_every = keep, keep_every
         self._monitor = Monitor(best, mode) if best else None
         self._best = Best(best, self._monitor.mode, best_count) if best and self._monitor else None
@@ -139,7 +141,7 @@ class Checkpoint(Periodic):
             checkpoints.check()
         if run.step % self._steps == 0 or self._by_clock or run.wishes:
             super().after_step(run)
-        if self._auto and dist.now() - self._saved_when > self._waited / self._max_overhead:
+        if self._auto and dist.now() - self._saved_when > self._last_wait / self._max_overhead:
             self.act_once(run)
 
     def wanted(self, run: Run) -> bool:
@@ -156,7 +158,9 @@ class Checkpoint(Periodic):
         shared, own, info = take()
         self.checkpoints.save(step, shared, own, info, wait=wait)
         self._saved_when = dist.now()
-        self._waited = dist.largest(perf_counter() - began)[0] if self._auto else 0.0
+        wait_here = perf_counter() - began
+        self.waited += wait_here
+        self._last_wait = dist.largest(wait_here)[0] if self._auto else 0.0
 
     def after_train(self, run: Run) -> None:
         """The trainer has saved the end of the run."""
@@ -169,7 +173,9 @@ class Checkpoint(Periodic):
         if self.checkpoints is None:
             return
         checkpoints, self.checkpoints = self.checkpoints, None
+        began = perf_counter()
         checkpoints.close()
+        self.waited += perf_counter() - began
         if run.error is not None and run.step == 0 and self._is_new and dist.is_main():
             shutil.rmtree(checkpoints.folder, ignore_errors=True)
             with suppress(OSError):  # others may have written beside it

@@ -1,0 +1,75 @@
+"""``stoker report``: what is told of runs afterwards."""
+
+import argparse
+from pathlib import Path
+
+from stoker.cli.main import FAILED, OK
+from stoker.config.text import ConfigError
+from stoker.errors import did_you_mean
+from stoker.report import Goodput, goodput_of, read_ledger
+from stoker.report.words import said_seconds, said_share
+
+_SHOWN = 3
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print the goodput of runs, or write a report about them."""
+    paths = [_run(Path(path)) for path in options.runs]
+    if options.goodput:
+        return max([_tell_goodput(path) for path in paths])
+    return _write(options, paths)
+
+
+def _run(path: Path) -> Path:
+    from stoker.folder import holds_run
+
+    if not path.exists():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, [one.name for one in beside])
+        raise ConfigError(f"there is no '{path}'{near}")
+    if not path.is_dir() or not holds_run(path):
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        runs = [str(one) for one in inside if one.is_dir() and holds_run(one)]
+        near = f"; did you mean {' '.join(runs[:5])}?" if runs else ""
+        raise ConfigError(f"'{path}' holds no run, expected a run folder{near}")
+    return path
+
+
+def _tell_goodput(path: Path) -> int:
+    ledger = path / "ledger.jsonl"
+    attempts, broken = read_ledger(ledger) if ledger.is_file() else ([], 0)
+    if broken:
+        print(f"{path}: {broken} lines of ledger.jsonl cannot be read")
+    if not attempts:
+        print(f"{path}: nothing is known, there is no ledger.jsonl that can be read")
+        return FAILED
+    for line in _said(path, goodput_of(attempts)):
+        print(line)
+    return OK
+
+
+def _said(path: Path, found: Goodput) -> list[str]:
+    count = len(found.attempts)
+    useful, whole = said_seconds(found.seconds["train"]), said_seconds(found.whole)
+    tries = "1 attempt" if count == 1 else f"{count} attempts"
+    lines = [
+        f"{path}: goodput {said_share(found.share)}",
+        f"  useful training {useful} of {whole}, in {tries}",
+    ]
+    for loss in found.losses[:_SHOWN]:
+        steps = f"  ({found.steps_again} steps)" if loss.kind == "again" else ""
+        share, seconds = said_share(loss.share), said_seconds(loss.seconds)
+        lines.append(f"  {loss.name:<24}{share:>8}  {seconds}{steps}")
+    return lines
+
+
+def _write(options: argparse.Namespace, paths: list[Path]) -> int:
+    from stoker.report.write import FORMATS, write_report
+
+    output = Path(options.output or f"report.{options.format or 'html'}")
+    kind = options.format or output.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise ConfigError(f"a report is written to .html, .md or .png, got '{output}'")
+    for written in write_report(paths, output, kind, quick=options.quick):
+        print(written)
+    return OK

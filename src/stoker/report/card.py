@@ -1,0 +1,76 @@
+"""The model card: what the model is, how it was made, and how to use it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.checkpoint.files import said_size
+from stoker.report.facts import Facts
+
+_PARTS = {
+    "model": "model",
+    "criterion": "criterion",
+    "optimizer": "optimizer",
+    "lr_scheduler": "learning rate schedule",
+    "train_loader": "training data",
+    "val_loader": "validation data",
+}
+_HOW = ("seed", "precision", "micro_batch", "accumulate", "global_batch", "clip_norm")
+
+
+def card_of(facts: Facts) -> list[list[str]]:
+    """The rows of the card; what nobody has written down is left out."""
+    rows = []
+    for key, title in _PARTS.items():
+        if said := _part(facts.settings, key):
+            rows.append([title, said])
+    how = [(name, facts.settings.get(f"run.{name}")) for name in _HOW]
+    if said := ", ".join(f"{name} {value}" for name, value in how if value is not None):
+        rows.append(["training", said])
+    last = facts.last
+    if "step" in last:
+        counted = [f"{last[key]:,.0f} {key}" for key in ("epoch", "samples") if key in last]
+        rows.append(["trained for", ", ".join([f"{last['step']:,.0f} steps", *counted])])
+    if facts.weights is not None:
+        w = facts.weights
+        numbers = f"{w.count:,} in {w.tensors} tensors of {', '.join(w.dtypes) or 'nothing'}"
+        rows.append(["weights", f"{numbers} ({said_size(w.size)})"])
+        path = str(facts.path / "model.safetensors")
+        rows.append(["to load them", f"stoker.load_weights(model, {path!r})"])
+    return rows + _made_with(facts)
+
+
+def _part(settings: Mapping[str, Any], key: str) -> str:
+    """A part of the config in a line: what is called, and the plain arguments of the call."""
+    target = settings.get(f"{key}._target_", settings.get(f"{key}.type", settings.get(key)))
+    if not isinstance(target, str):
+        return ""
+    inside = f"{key}."
+    own = {name.removeprefix(inside): v for name, v in settings.items() if name.startswith(inside)}
+    plain = [
+        f"{name}={value}"
+        for name, value in own.items()
+        if not name.endswith(("_target_", "type")) and isinstance(value, str | int | float)
+    ]
+    within = own.get("dataset._target_")
+    data = f" of {within}" if isinstance(within, str) else ""
+    return f"{target}({', '.join(plain)}){data}"
+
+
+def _made_with(facts: Facts) -> list[list[str]]:
+    if not facts.environments:
+        return []
+    env = facts.environments[-1]
+    packages = env.get("packages")
+    named = packages.items() if isinstance(packages, dict) else ()
+    versions = [f"{name} {version}" for name, version in named if isinstance(version, str)]
+    rows = [["made with", ", ".join([f"Python {env.get('python')}", *versions])]]
+    system = env.get("system")
+    if isinstance(system, dict):
+        accelerators = system.get("accelerators") or "no accelerator"
+        where = f"{system.get('platform')}, {system.get('cpus')} CPUs, {accelerators}"
+        rows.append(["on", where])
+    git = env.get("git")
+    if isinstance(git, dict):
+        changed = ", with changes that are not committed" if git.get("dirty") else ""
+        rows.append(["code", f"commit {git.get('commit')}{changed}"])
+    return rows

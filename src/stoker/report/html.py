@@ -1,0 +1,116 @@
+"""A report as one web page that asks for nothing from anywhere."""
+
+from collections.abc import Sequence
+from functools import singledispatch
+from html import escape
+
+from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
+from stoker.report.curves import COLORS
+from stoker.report.svg import chart_svg, shares_svg
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
+h1, h2, h3, td { overflow-wrap: anywhere }
+table { border-collapse: collapse; width: 100%; font-size: 14px }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
+  vertical-align: top }
+th { font-weight: 600 }
+.scroll { overflow-x: auto }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(320px, 1fr)); gap: 1rem }
+figure { margin: 0; border: 1px solid var(--line); border-radius: 6px; padding: .5rem }
+figcaption { font-weight: 600; overflow-wrap: anywhere }
+svg { width: 100%; height: auto; display: block } svg.bar { height: 28px; border-radius: 4px }
+svg text { font: 11px system-ui, sans-serif; fill: currentColor; opacity: .75 }
+.grid { stroke: currentColor; opacity: .15 } .curve { fill: none; stroke-width: 1.6 }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: 13px; margin: .3rem 0 }
+.legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
+  margin-right: .4em }
+.warns { border-left: 4px solid #c43d4b; padding-left: .6rem }
+pre { overflow-x: auto; background: var(--soft); padding: .8rem; border-radius: 6px;
+  font-size: 13px }
+details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def page(title: str, blocks: Sequence[Block]) -> str:
+    """The page; whatever blocks say is text in it, never markup."""
+    body = "\n".join(_drawn(block) for block in blocks)
+    return _PAGE.format(title=_text(title), style=_STYLE, body=body)
+
+
+def _text(text: str) -> str:
+    """Text that a page may hold: nothing in it is markup, and no sign breaks the file."""
+    clean = "".join(sign if sign >= " " or sign in "\n\t" else "\ufffd" for sign in text)
+    return escape(clean)
+
+
+@singledispatch
+def _drawn(block: Block) -> str:
+    raise TypeError(type(block).__name__)
+
+
+@_drawn.register
+def _(block: Heading) -> str:
+    return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
+
+
+@_drawn.register
+def _(block: Text) -> str:
+    kind = ' class="warns"' if block.warns else ""
+    return f"<p{kind}>{_text(block.text)}</p>"
+
+
+@_drawn.register
+def _(block: Table) -> str:
+    lines = []
+    if block.names:
+        lines.append("".join(f"<th>{_text(name)}</th>" for name in block.names))
+    for first, *others in block.rows:
+        head = "td" if block.names else "th"
+        cells = "".join(f"<td>{_text(cell)}</td>" for cell in others)
+        lines.append(f"<{head}>{_text(first)}</{head}>{cells}")
+    rows = "".join(f"<tr>{line}</tr>\n" for line in lines)
+    return f'<div class="scroll"><table>\n{rows}</table></div>'
+
+
+@_drawn.register
+def _(block: Code) -> str:
+    title, text = _text(block.title), _text(block.text)
+    return f"<details><summary>{title}</summary><pre>{text}</pre></details>"
+
+
+@_drawn.register
+def _(block: Charts) -> str:
+    figures = []
+    for chart in block.charts:
+        picture = chart_svg(chart) or "<p>no finite number</p>"
+        figures.append(f"<figure><figcaption>{_text(chart.name)}</figcaption>{picture}</figure>")
+    colors = {line.run: line.color for chart in block.charts for line in chart.lines}
+    legend = "".join(
+        f'<span><i style="background:{COLORS[color % len(COLORS)]}"></i>{_text(run)}</span>'
+        for run, color in sorted(colors.items(), key=lambda one: one[1])
+    )
+    return f'<p class="legend">{legend}</p><div class="charts">{"".join(figures)}</div>'
+
+
+@_drawn.register
+def _(block: Shares) -> str:
+    return shares_svg(block)
