@@ -28,8 +28,9 @@ def card_of(facts: Facts) -> list[list[str]]:
         rows.append(["training", said])
     last = facts.last
     if "step" in last:
-        counted = [f"{last[key]:,.0f} {key}" for key in ("epoch", "samples") if key in last]
-        rows.append(["trained for", ", ".join([f"{last['step']:,.0f} steps", *counted])])
+        counted = {"steps": "step", "epochs": "epoch", "samples": "samples"}
+        counts = [f"{last[key]:,.0f} {name}" for name, key in counted.items() if key in last]
+        rows.append(["trained for", ", ".join(counts)])
     if facts.weights is not None:
         w = facts.weights
         numbers = f"{w.count:,} in {w.tensors} tensors of {', '.join(w.dtypes) or 'nothing'}"

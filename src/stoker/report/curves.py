@@ -35,8 +35,8 @@ def _drawable(value: float) -> float:
     return value if abs(value) < _LARGEST else math.nan
 
 
-def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """Round numbers between two others, about so many."""
+def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
+    """Round numbers between two others, at most so many and a half of them at least."""
     if high - low < 1e-280:  # below that, quotients overflow
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / wanted))

@@ -7,7 +7,7 @@ from functools import singledispatch
 from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
 from stoker.report.words import said_share
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+\-!|~&$])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
 def text_of(title: str, blocks: Sequence[Block], picture: str | None = None) -> str:

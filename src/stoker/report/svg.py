@@ -31,7 +31,7 @@ def chart_svg(chart: Chart) -> str:
     for value in ticks(y_low, y_high):
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(_label(_LEFT - 6, y(value) + 4, "end", value))
-    for step in ticks(x_low, x_high, 5):
+    for step in ticks(x_low, x_high):
         parts.append(_label(x(step), _HEIGHT - 8, "middle", step))
     for line, points in drawn:
         placed = [(x(step), y(value)) for step, value in points]
