@@ -20,6 +20,8 @@ _TRACES = (
     "ledger.jsonl",
     "model.safetensors",
     "tb",
+    "wandb",
+    "mlflow.json",
     "trace.json",
     "checkpoints",
 )
