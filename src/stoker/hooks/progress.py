@@ -1,22 +1,44 @@
 """A progress bar for people; plain lines where there is no terminal."""
 
 import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from stoker import dist
 from stoker.events.console import number
 from stoker.hooks.hook import Hook, Priority
+from stoker.hooks.summary import Summary
 from stoker.hooks.write import epoch_line
 from stoker.run import Run
 from stoker.timing import Pace
+
+_RESULTS = 2
+"""How many results of validation a bar has room for."""
+
+
+@dataclass(slots=True, eq=False)
+class _Level:
+    """A bar, or one within another: what it counts, and how far it is."""
+
+    label: str
+    total: int | None
+    began: float
+    done: int = 0
+    text: str = ""
+    task: Any = None
 
 
 class Progress(Hook):
     """A live bar on one process, with a line of results per epoch above it.
 
-    Off a terminal there are only lines: one per epoch, and one each half minute within it. Output
-    goes to standard error; ``NO_COLOR`` is honoured.
+    The bar has the loss, the last results of validation, the learning rate, samples per second and
+    the time that is left; a validation has a bar of its own below it. A run of five epochs or a
+    minute ends with a table of its last and best results. Off a terminal, in a notebook or a log
+    file, there are only lines: one per epoch, and one each half minute within it. Output goes to
+    standard error; ``NO_COLOR`` is honoured.
 
     Args:
         refresh: seconds between two drawings of the bar.
@@ -30,19 +52,19 @@ class Progress(Hook):
         self._refresh = refresh
         self._lines = lines
         self._bar: Any = None
-        self._task: Any = None
+        self._levels: list[_Level] = []
+        self._level = _Level("", None, 0.0)
         self._due = 0.0
-        self._began = 0.0
         self._pace = Pace(0)
-        self._label = ""
-        self._total: int | None = None
-        self._done = 0
+        self._marks: deque[tuple[float, int]] = deque(maxlen=20)
+        self._summary: Summary | None = None
 
     # Training
 
     def before_train(self, run: Run) -> None:
         """Begin to measure the pace."""
         self._pace = Pace(run.step)
+        self._summary = Summary(run)
 
     def before_epoch(self, run: Run) -> None:
         """A bar for the epoch."""
@@ -52,44 +74,46 @@ class Progress(Hook):
             left = run.max_steps - run.step
             steps = left if steps is None else min(steps, left)
         self._begin(f"epoch {run.epoch_in_hand}{of}", steps)
+        self._begin_rate(run)
 
     def after_step(self, run: Run) -> None:
         """Move the bar, now and then."""
-        self._done += 1
+        self._level.done += 1
         if perf_counter() >= self._due:
-            self._show(self._training_text(run))
+            self._show(run)
 
     def after_train_epoch(self, run: Run) -> None:
         """The bar is full, if the epoch was long enough for one."""
         if self._bar is not None:
-            self._show(self._training_text(run))
-        self._close()
+            self._show(run)
 
     def after_epoch(self, run: Run) -> None:
         """A line with the results."""
+        began = self._level.began
+        self._end()
+        if self._summary is not None:
+            self._summary.add(run)
         if dist.is_main():
-            print(epoch_line(run, perf_counter() - self._began), file=sys.stderr, flush=True)
+            print(epoch_line(run, perf_counter() - began), file=sys.stderr, flush=True)
 
     # Validation and prediction
 
     def before_val(self, run: Run) -> None:
-        """A bar for the validation, in place of that of training."""
-        self._saved = (self._label, self._total, self._done, self._began)
-        self._close()
+        """A bar for the validation, below that of training."""
         self._begin(run.val_name, run.feed.batches if run.feed is not None else None)
 
     def after_val_step(self, run: Run) -> None:
         """Move the bar, now and then."""
-        self._done += 1
+        self._level.done += 1
         if perf_counter() >= self._due:
-            self._show("")
+            self._show()
 
     def after_val(self, run: Run) -> None:
-        """The bar is full; that of training comes back with its next drawing."""
+        """The bar is full, and goes."""
         if self._bar is not None:
-            self._show("")
-        self._close()
-        self._label, self._total, self._done, self._began = self._saved
+            self._show()
+        self._end()
+        self._begin_rate(run)
 
     def before_predict(self, run: Run) -> None:
         """A bar for the prediction."""
@@ -100,58 +124,89 @@ class Progress(Hook):
         self.after_val_step(run)
 
     def after_predict(self, run: Run) -> None:
-        """The bar is full."""
+        """The bar is full, and goes."""
         if self._bar is not None:
-            self._show("")
-        self._close()
+            self._show()
+        self._end()
 
     def after_run(self, run: Run) -> None:
-        """Leave the terminal as it was, whatever happened."""
-        self._close()
+        """Leave the terminal as it was, whatever happened; say what came of it."""
+        while self._levels:
+            self._end()
+        summary, self._summary = self._summary, None
+        if summary is not None and summary.wanted and run.error is None and dist.is_main():
+            print(summary.text(run), file=sys.stderr, flush=True)
 
     # Drawing
 
     def _begin(self, label: str, total: int | None) -> None:
-        self._label, self._total, self._done = label, total, 0
-        self._began = perf_counter()
-        self._due = self._began + (min(0.1, self._refresh) if _on_terminal() else self._lines)
-
-    def _show(self, text: str) -> None:
-        if not dist.is_main():
-            return
-        if _on_terminal():
-            self._draw(text)
-            self._due = perf_counter() + self._refresh
-        elif perf_counter() >= self._due:
-            of = f"/{self._total}" if self._total else ""
-            print(f"{self._label}  {self._done}{of}  {text}".rstrip(), file=sys.stderr, flush=True)
-            self._due = perf_counter() + self._lines
-
-    def _draw(self, text: str) -> None:
+        self._level = _Level(label, total, perf_counter())
+        self._levels.append(self._level)
         if self._bar is None:
-            self._bar = _make_bar()
-            self._task = self._bar.add_task(self._label, total=self._total, text="")
-            self._bar.start()
-        self._bar.update(self._task, completed=self._done, text=text)
-        self._bar.refresh()
+            wait = min(0.1, self._refresh) if _on_terminal() else self._lines
+            self._due = self._level.began + wait
 
-    def _close(self) -> None:
-        if self._bar is not None:
+    def _end(self) -> None:
+        gone = self._levels.pop()
+        if self._levels:
+            self._level = self._levels[-1]
+        if self._bar is not None and not self._levels:
             self._bar.stop()
             self._bar = None
+        elif self._bar is not None and gone.task is not None:
+            self._bar.remove_task(gone.task)
 
-    def _training_text(self, run: Run) -> str:
+    def _show(self, run: Run | None = None) -> None:
+        """Draw, or print a line; with a run, what training has to say is in it."""
+        if not dist.is_main():
+            return
+        level, now = self._level, perf_counter()
+        if _on_terminal():
+            level.text = "  ".join(self._training(run)) if run is not None else ""
+            self._draw()
+            self._due = perf_counter() + self._refresh
+        elif now >= self._due:
+            of = f"/{level.total}" if level.total else ""
+            said = self._training(run) if run is not None else ()
+            print("  ".join([level.label, f"{level.done}{of}", *said]), file=sys.stderr, flush=True)
+            self._due = now + self._lines
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            self._bar = _make_bar()
+            self._bar.start()
+        for level in self._levels:
+            if level.task is None:
+                level.task = self._bar.add_task(level.label, total=level.total, text="")
+            self._bar.update(level.task, completed=level.done, text=level.text)
+        self._bar.refresh()
+
+    def _training(self, run: Run) -> Iterator[str]:
+        """What is said of training, beside how far it is."""
         with dist.alone():
             shown = run.events.readings()
-        parts = []
+        results = [name for name in shown if name.startswith("val/")][-_RESULTS:]
         for name, value in shown.items():
-            if name.startswith(("train/", "lr")):
-                parts.append(f"{name.removeprefix('train/')} {number(name, value)}")
+            if name.startswith(("train/", "lr")) or name in results:
+                yield f"{name.removeprefix('train/')} {number(name, value)}"
+        rate = self._rate(run)
+        if rate is not None:
+            yield f"{number('', rate)} samples/s"
         eta = self._pace.eta(run.step, run.total_steps)
         if eta is not None:
             minutes, seconds = divmod(round(eta), 60)
-            parts.append(f"eta {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
-        return "  ".join(parts)
+            yield f"eta {minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+    def _begin_rate(self, run: Run) -> None:
+        self._marks.clear()
+        self._marks.append((perf_counter(), run.samples))
+
+    def _rate(self, run: Run) -> float | None:
+        """Samples per second over the last drawings, validations left out."""
+        now = perf_counter()
+        began, samples = self._marks[0]
+        self._marks.append((now, run.samples))
+        return (run.samples - samples) / (now - began) if now > began else None
 
 
 def _on_terminal() -> bool:
