@@ -4,6 +4,8 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -36,9 +38,9 @@ class Progress(Hook):
 
     The bar has the loss, the last results of validation, the learning rate, samples per second and
     the time that is left; a validation has a bar of its own below it. A run of five epochs or a
-    minute ends with a table of its last and best results. Off a terminal, in a notebook or a log
-    file, there are only lines: one per epoch, and one each half minute within it. Output goes to
-    standard error; ``NO_COLOR`` is honoured.
+    minute ends with a table of its last and best results. Off a terminal there are only lines: one
+    per epoch, and one each half minute within it; a notebook that has ipywidgets has a bar, too.
+    Output goes to standard error; ``NO_COLOR`` is honoured.
 
     Args:
         refresh: seconds between two drawings of the bar.
@@ -131,8 +133,10 @@ class Progress(Hook):
 
     def after_run(self, run: Run) -> None:
         """Leave the terminal as it was, whatever happened; say what came of it."""
-        while self._levels:
-            self._end()
+        self._levels.clear()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
         summary, self._summary = self._summary, None
         if summary is not None and summary.wanted and run.error is None and dist.is_main():
             print(summary.text(run), file=sys.stderr, flush=True)
@@ -143,25 +147,23 @@ class Progress(Hook):
         self._level = _Level(label, total, perf_counter())
         self._levels.append(self._level)
         if self._bar is None:
-            wait = min(0.1, self._refresh) if _on_terminal() else self._lines
+            wait = min(0.1, self._refresh) if _can_draw() else self._lines
             self._due = self._level.began + wait
 
     def _end(self) -> None:
         gone = self._levels.pop()
         if self._levels:
             self._level = self._levels[-1]
-        if self._bar is not None and not self._levels:
-            self._bar.stop()
-            self._bar = None
-        elif self._bar is not None and gone.task is not None:
+        if self._bar is not None and gone.task is not None:
             self._bar.remove_task(gone.task)
+            self._bar.refresh()
 
     def _show(self, run: Run | None = None) -> None:
         """Draw, or print a line; with a run, what training has to say is in it."""
         if not dist.is_main():
             return
         level, now = self._level, perf_counter()
-        if _on_terminal():
+        if _can_draw():
             level.text = "  ".join(self._training(run)) if run is not None else ""
             self._draw()
             self._due = perf_counter() + self._refresh
@@ -209,8 +211,16 @@ class Progress(Hook):
         return (run.samples - samples) / (now - began) if now > began else None
 
 
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()
+def _can_draw() -> bool:
+    """Whether a bar can be drawn over itself."""
+    return sys.stderr.isatty() or _has_widgets()
+
+
+@cache
+def _has_widgets() -> bool:
+    """Whether this is a notebook with ipywidgets, which rich draws on there."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
 
 
 def _make_bar() -> Any:
@@ -226,4 +236,6 @@ def _make_bar() -> Any:
         console=Console(file=sys.stderr),
         auto_refresh=False,
         transient=True,
+        redirect_stdout=not _has_widgets(),  # a notebook shows lines beside the bar by itself
+        redirect_stderr=not _has_widgets(),
     )
