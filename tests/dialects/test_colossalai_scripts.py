@@ -9,29 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from dialects.script_tasks import SCRIPTS, renamed
 from stoker.checkpoint import Checkpoints
 from stoker.dialects.colossalai.core import global_context as gpc
 
-SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]
 
 
-def renamed(script, folder):
-    """The script with the old package's name replaced, and nothing else."""
-    text = (SCRIPTS / script).read_text()
-    file = folder / "renamed.py"
-    file.write_text(
-        text.replace("import colossalai\n", "from stoker.dialects import colossalai\n").replace(
-            "from colossalai", "from stoker.dialects.colossalai"
-        )
-    )
-    return file
-
-
-def unmodified(script, folder, *args, explain=False):
+def unmodified(script, folder, *args):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "stoker", "run", *(["--explain"] if explain else []),
-               str(SCRIPTS / script), *args]  # fmt: skip
+    command = [sys.executable, "-m", "stoker", "run", str(SCRIPTS / script), *args]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
@@ -83,10 +70,3 @@ def test_a_script_as_it_is_that_is_killed_and_run_again_ends_with_the_same_bits(
         for folder in (whole, cut)
     ]  # fmt: skip
     assert lines[0] == lines[1] != []
-
-
-def test_what_hooks_were_mapped_to_is_shown(tmp_path):
-    done = unmodified("colossalai_dicts.py", tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = unmodified("colossalai_dicts.py", tmp_path, explain=True)
-    assert "LossHook.before_test_epoch" in shown.stdout, shown.stderr

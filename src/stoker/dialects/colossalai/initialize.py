@@ -34,10 +34,8 @@ def get_default_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", help="path of the config file")
     parser.add_argument("--host", help="address of the first process")
-    parser.add_argument("--port", type=int, help="port of the first process")
-    parser.add_argument("--world_size", type=int, help="how many processes there are")
-    parser.add_argument("--rank", type=int, help="the number of this one")
-    parser.add_argument("--local_rank", type=int, help="its number on this machine")
+    for name in ("port", "world_size", "rank", "local_rank"):
+        parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--backend", default="nccl", help="nccl or gloo")
     return parser
 
@@ -53,19 +51,7 @@ def launch(
     seed: int = 1024,
     verbose: bool = True,
 ) -> None:
-    """Load the config, join the other processes, and seed.
-
-    Args:
-        config: a Python file, or a dict.
-        rank: the number of this process.
-        world_size: how many there are.
-        host: the address of the first.
-        port: its port.
-        backend: "nccl", which is gloo where there is no CUDA, or "gloo".
-        local_rank: the number of this process on its machine.
-        seed: of all random numbers.
-        verbose: say so.
-    """
+    """Load the config, join the other processes, and seed; nccl is gloo where there is no CUDA."""
     if backend not in ("nccl", "gloo"):
         raise ValueError(f"backend is 'nccl' or 'gloo', got {backend!r}")
     gpc.load_config(config)
@@ -87,8 +73,8 @@ def launch_from_torch(
     config: ConfigLike, backend: str = "nccl", seed: int = 1024, verbose: bool = True
 ) -> None:
     """The same for a process that torchrun has started."""
-    rank, local, size, port = map(int, _from_env("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"))
-    (host,) = _from_env("MASTER_ADDR")
+    rank, size, local, port = _numbers("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    host = os.environ.get("MASTER_ADDR", "localhost")
     launch(config, rank, size, host, port, backend, local, seed, verbose)
 
 
@@ -101,7 +87,7 @@ def launch_from_slurm(
     verbose: bool = True,
 ) -> None:
     """The same for a process that Slurm has started."""
-    rank, size = map(int, _from_env("SLURM_PROCID", "SLURM_NPROCS"))
+    rank, size = _numbers("SLURM_PROCID", "SLURM_NPROCS")
     launch(config, rank, size, host, port, backend, None, seed, verbose)
 
 
@@ -114,8 +100,8 @@ def launch_from_openmpi(
     verbose: bool = True,
 ) -> None:
     """The same for a process that OpenMPI has started."""
-    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE"))
-    rank, local, size = map(int, _from_env(*names))
+    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK"))
+    rank, size, local = _numbers(*names)
     launch(config, rank, size, host, port, backend, local, seed, verbose)
 
 
@@ -131,35 +117,19 @@ def initialize(
 ) -> tuple[Engine, Any, Any, Any]:
     """An engine as the config says; ``(engine, train_dataloader, test_dataloader, lr_scheduler)``.
 
-    Args:
-        model: a module, or a function that makes it.
-        optimizer: of the model's parameters, or its class.
-        criterion: the loss function; None where the model returns its own loss.
-        train_dataloader: comes back as the part of the data that this process trains on.
-        test_dataloader: the same for tests.
-        lr_scheduler: comes back to be moved once per batch, in a loop of your own.
-        ophooks: see `Engine`.
-        verbose: see `Engine`.
+    The model may be a function that makes it, the optimizer a class. Loaders come back as the part
+    of the data that this process reads, the scheduler to be moved once per batch in an own loop.
     """
     config = gpc.config
     model = model if isinstance(model, nn.Module) else model()
     optimizer = optimizer(model.parameters()) if isinstance(optimizer, type) else optimizer  # type: ignore[call-arg]
-    handlers = config.get("gradient_handler") or ()
-    every = config.get("gradient_accumulation", 1)
-    engine = Engine(
-        model,
-        optimizer,
-        criterion,
-        [
-            build_from_registry(one, GRADIENT_HANDLER, model=model, optimizer=optimizer)
-            for one in handlers
-        ],
-        config.get("clip_grad_norm", 0.0),
-        ophooks,
-        verbose,
-        _schedule(),
-        gradient_accumulation=every,
-    )
+    handlers = [
+        build_from_registry(one, GRADIENT_HANDLER, model=model, optimizer=optimizer)
+        for one in config.get("gradient_handler") or ()
+    ]
+    every, clip = config.get("gradient_accumulation", 1), config.get("clip_grad_norm", 0.0)
+    common = (model, optimizer, criterion, handlers, clip, ophooks, verbose, _schedule())
+    engine = Engine(*common, gradient_accumulation=every)
     if every == 1 and engine.core.part.count == 1:
         return engine, train_dataloader, test_dataloader, lr_scheduler
     train = None if train_dataloader is None else _Windows(train_dataloader, engine.core, every)
@@ -209,24 +179,23 @@ def _schedule() -> Any:
     config = gpc.config
     if gpc.layout(None, {}).pipeline == 1:
         return NonPipelineSchedule()
-    count = config.get("NUM_MICRO_BATCHES")
+    count, shape = config.get("NUM_MICRO_BATCHES"), config.get("TENSOR_SHAPE")
     if count is None:
         raise ValueError("the config has a pipeline, but no NUM_MICRO_BATCHES to cut batches into")
     chunks = config.get("model", {}).get("num_chunks", 1)
-    shape = config.get("TENSOR_SHAPE")
     if chunks == 1:
         return PipelineSchedule(count, tensor_shape=shape)
     return InterleavedPipelineSchedule(count, chunks, tensor_shape=shape)
 
 
-def _from_env(*names: str) -> list[str]:
+def _numbers(*names: str) -> list[int]:
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise RuntimeError(
             f"the environment has no {missing[0]}, which a launcher of this kind sets: start the "
             "script with it, or call launch()"
         )
-    return [os.environ[name] for name in names]
+    return [int(os.environ[name]) for name in names]
 
 
 class _Callable(ModuleType):

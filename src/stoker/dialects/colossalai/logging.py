@@ -68,14 +68,14 @@ def get_dist_logger(name: str = "colossalai") -> DistributedLogger:
     return _logger(name)
 
 
+_logger = cache(DistributedLogger)
+
+
 def disable_existing_loggers(include: Sequence[str] | None = None, except_: str = "stoker") -> None:
     """Silence the loggers of other libraries, or only those that ``include`` names."""
     for name in logging.root.manager.loggerDict if include is None else include:
         if not name.startswith(except_):
             logging.getLogger(name).setLevel(logging.WARNING)
-
-
-_logger = cache(DistributedLogger)
 
 
 def _checked(level: str) -> str:

@@ -17,7 +17,7 @@ class Registry(StokerRegistry):
 
     def __init__(self, name: str, third_party_library: Sequence[ModuleType | str] = ()) -> None:
         modules = [m if isinstance(m, str) else m.__name__ for m in third_party_library]
-        super().__init__(name, tuple(modules))
+        super().__init__(name, tuple(modules), lambda n, thing: callable(thing) and n[0].isupper())
 
     def register_module(self, module_class: T, *, force: bool = False) -> T:
         """Give a class its name here; a decorator. A name that is taken needs ``force``."""

@@ -104,17 +104,10 @@ def get_dataloader(
     num_workers: int = 0,
     **kwargs: Any,
 ) -> DataLoader[Any]:
-    """A DataLoader; among several processes each gets its share, unless ``add_sampler`` is False.
+    """A DataLoader with further arguments of torch's, such as ``batch_size``.
 
-    Args:
-        dataset: what is read.
-        shuffle: draw a new order for every pass, from ``seed``.
-        seed: also seeds the workers, each differently.
-        add_sampler: False lets every process read all of it.
-        drop_last: leave out a last batch that is smaller.
-        pin_memory: as in torch.
-        num_workers: as in torch.
-        kwargs: what else `torch.utils.data.DataLoader` takes, such as ``batch_size``.
+    Among several processes each gets its share, unless ``add_sampler`` is False. The order of
+    every pass is drawn from ``seed``.
     """
     loader = DataLoader(
         dataset,

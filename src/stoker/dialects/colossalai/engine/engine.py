@@ -16,19 +16,10 @@ from stoker.dialects.colossalai.logging import get_dist_logger
 class Engine:
     """Runs a model as the config says; `core` is the engine of Stoker that does it.
 
-    Args:
-        model: the module to train.
-        optimizer: of its parameters.
-        criterion: the loss function; None where the model returns its own loss.
-        gradient_handlers: objects with ``handle_gradient()``, called before each update.
-        clip_grad_norm: bound on the norm of all gradients; 0 is off.
-        ophook_list: objects with ``pre_fwd_exec``, ``post_fwd_exec``, ``pre_bwd_exec`` and
-            ``post_bwd_exec``, called around every module.
-        verbose: say how the job is split, where it is.
-        schedule: the order of micro-batches; without a pipeline a batch is one.
-        step_schedule: the older name of ``schedule``.
-        gradient_accumulation: how many batches make one update.
-        gradient_clipping: the older name of ``clip_grad_norm``.
+    ``step_schedule`` and ``gradient_clipping`` are older names of ``schedule`` and
+    ``clip_grad_norm``; ``gradient_accumulation`` batches make one update. An operator hook of
+    ``ophook_list`` has ``pre_fwd_exec``, ``post_fwd_exec``, ``pre_bwd_exec`` or ``post_bwd_exec``,
+    called around every module.
     """
 
     def __init__(
@@ -117,12 +108,8 @@ class Engine:
         """One update, if enough is accumulated; whether there was one.
 
         With ``data_iter`` it is a whole iteration, in the style of the oldest version: batches are
-        read, and ``(output, label, loss)`` of the last is returned.
-
-        Args:
-            data_iter: gives the batches.
-            is_last_iteration: read what is left of them, too.
-            return_loss: whether a loss is computed; needed while training.
+        read, all that are left with ``is_last_iteration``, and ``(output, label, loss)`` of the
+        last is returned.
         """
         if data_iter is not None:
             return self._iterate(data_iter, is_last_iteration, return_loss)

@@ -43,11 +43,8 @@ class _Divided(_Pipeline):
 class BaseSchedule:
     """Reads batches, and runs them through the engine.
 
-    Args:
-        data_process_func: makes ``(data, label)`` of a batch that is no such pair.
-
-    Attributes:
-        batch_size: the samples behind the last output here.
+    ``data_process_func`` makes ``(data, label)`` of a batch that is no such pair; ``batch_size``
+    is the samples behind the last output here.
     """
 
     core: Schedule = PlainSchedule()
@@ -75,9 +72,9 @@ class BaseSchedule:
     def read(self, batch: Any) -> tuple[Any, Any]:
         """A batch as ``(data, label)``."""
         process = self.data_process_func
-        return (
-            split(batch) if process is None else process(*([None] * (len(self._takes) - 1)), batch)
-        )
+        if process is None:
+            return split(batch)
+        return process(batch) if len(self._takes) == 1 else process(None, batch)
 
     def forward_backward_step(
         self,
@@ -126,11 +123,8 @@ class NoPipelineSchedule(NonPipelineSchedule):
 class PipelineSchedule(BaseSchedule):
     """Micro-batches through pipeline stages, forward and back in turn.
 
-    Args:
-        num_microbatches: into how many a batch is cut.
-        data_process_func: the same of ``(stage_output, batch)``; the first stage's output is None.
-        tensor_shape: the shape between stages; it is found out anyway.
-        scatter_gather_tensors: for tensors that are split within a stage, which are refused.
+    ``data_process_func`` takes ``(stage_output, batch)``, of which the first is None where the
+    stage is the first. The ``tensor_shape`` between stages is found out anyway.
     """
 
     kind: str | None = "1f1b"
@@ -173,7 +167,8 @@ class DialectStep(Step):
     """What one update means: a batch as the schedule reads it, and its loss."""
 
     def __init__(self, schedule: BaseSchedule) -> None:
-        self._read = schedule.read
+        self._read, self.stands_for = schedule.read, type(schedule).__name__
+        self._looked = False
 
     def forward(self, engine: Core, batch: Any) -> Output:
         """Outputs and labels that are tuples or dicts are the criterion's arguments."""
@@ -181,9 +176,10 @@ class DialectStep(Step):
         if engine.criterion is None:
             return super().forward(engine, (data, label))
         outputs = call(engine, data)
-        fault = fault_of_targets(engine.given_criterion, outputs, label)
-        if fault is not None:
-            raise ValueError(f"criterion {type(engine.given_criterion).__name__} got {fault}")
+        if not self._looked:
+            self._looked, fault = True, fault_of_targets(engine.given_criterion, outputs, label)
+            if fault is not None:
+                raise ValueError(f"criterion {type(engine.given_criterion).__name__} got {fault}")
         try:
             return Output(_judged(engine.criterion, outputs, label), outputs, label)
         except (TypeError, RuntimeError) as error:
@@ -217,6 +213,8 @@ def _taker(outputs: list[Output], whole: int) -> Any:
 
 
 def _judged(criterion: Callable[..., Any], outputs: Any, label: Any) -> Any:
+    if isinstance(outputs, Tensor) and isinstance(label, Tensor):
+        return criterion(outputs, label)
     args, named = _spread(outputs)
     more, also = ((), {}) if label is None else _spread(label)
     if named and more and not isinstance(label, Tensor):

@@ -1,221 +1,151 @@
-"""Learning rates over a run. All take ``total_steps``, so that one signature fits a config.
-
-Each is a formula of the step, so that a run which goes on has the very rates it would have had.
-"""
+"""Learning rates over a run. All take ``total_steps``, so that one signature fits a config."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from stoker.dialects.rates import schedule
 
-class _Formula(LRScheduler):
-    """``rate(base, step, steps)``, after a warm-up in a straight line, whose steps do not count."""
 
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, warmup_steps: int, last_epoch: int
-    ) -> None:
+def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
+    """A straight line up, then the shape over the steps that are left."""
+
+    def factor(
+        step: int, base: float, total_steps: int, warmup_steps: int = 0, **options: Any
+    ) -> float:
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
                 f"warmup_steps is from 0 to total_steps - 1, got {warmup_steps} of {total_steps}"
             )
-        self.total_steps, self.warmup_steps = total_steps, warmup_steps
-        super().__init__(optimizer, last_epoch)
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        steps = total_steps - warmup_steps
+        return shape(min(step - warmup_steps, steps), steps, base, **options)
 
-    def get_lr(self) -> list[float]:  # type: ignore[override]
-        """The rate of every parameter group."""
-        step, warmup = self.last_epoch, self.warmup_steps
-        if step < warmup:
-            return [float(base) * (step + 1) / (warmup + 1) for base in self.base_lrs]
-        steps = self.total_steps - warmup
-        return [self.rate(float(base), min(step - warmup, steps), steps) for base in self.base_lrs]
-
-    def rate(self, base: float, step: int, steps: int) -> float:
-        """The rate after ``step`` of ``steps``."""
-        raise NotImplementedError
+    return factor
 
 
-class CosineAnnealingWarmupLR(_Formula):
-    """Warm up, then fall along half a cosine to ``eta_min``."""
-
-    flat = 0.0
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        warmup_steps: int = 0,
-        eta_min: float = 0.0,
-        last_epoch: int = -1,
-    ) -> None:
-        self.eta_min = eta_min
-        super().__init__(optimizer, total_steps, warmup_steps, last_epoch)
-
-    def rate(self, base: float, step: int, steps: int) -> float:
-        """Flat for a share of the steps, then the cosine."""
-        begin = int(steps * self.flat)
-        done = max(0, step - begin) / (steps - begin)
-        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * done)) / 2
+@_warmed
+def _cosine(
+    step: int, steps: int, base: float, eta_min: float = 0.0, pct_start: float = 0.0
+) -> float:
+    if not 0 <= pct_start < 1:
+        raise ValueError(f"pct_start is a share from 0 to below 1, got {pct_start}")
+    begin, low = int(steps * pct_start), eta_min / base
+    done = max(0, step - begin) / (steps - begin)
+    return low + (1 - low) * (1 + math.cos(math.pi * done)) / 2
 
 
-class CosineAnnealingLR(CosineAnnealingWarmupLR):
-    """Fall along half a cosine to ``eta_min``."""
-
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, eta_min: float = 0.0, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, total_steps, 0, eta_min, last_epoch)
+@_warmed
+def _power(step: int, steps: int, base: float, end_lr: float = 0.0, power: float = 1.0) -> float:
+    return end_lr / base + (1 - end_lr / base) * float((1 - step / steps) ** power)
 
 
-class FlatAnnealingWarmupLR(CosineAnnealingWarmupLR):
-    """Warm up, stay for ``pct_start`` of the rest, then fall along half a cosine."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        warmup_steps: int = 0,
-        pct_start: float = 0.72,
-        eta_min: float = 0.0,
-        last_epoch: int = -1,
-    ) -> None:
-        if not 0 <= pct_start < 1:
-            raise ValueError(f"pct_start is a share from 0 to below 1, got {pct_start}")
-        self.flat = pct_start
-        super().__init__(optimizer, total_steps, warmup_steps, eta_min, last_epoch)
+def _falls(
+    step: int,
+    base: float,
+    total_steps: int,
+    warmup_steps: int = 0,
+    milestones: Sequence[int] = (),
+    gamma: float = 0.1,
+) -> float:
+    if not milestones:
+        raise ValueError("milestones are the steps at which the rate falls, got none")
+    after: float = gamma ** bisect_right(sorted(milestones), step)
+    return after * _warmed(lambda *_: 1.0)(step, base, total_steps, warmup_steps)
 
 
-class FlatAnnealingLR(FlatAnnealingWarmupLR):
-    """Stay for ``pct_start`` of the run, then fall along half a cosine."""
+_ALL: dict[str, Any] = {"total_steps": ..., "warmup_steps": 0}
+_COLD: dict[str, Any] = {"total_steps": ...}
+_LAST: dict[str, Any] = {"last_epoch": -1}
 
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, pct_start: float = 0.72, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, total_steps, 0, pct_start, 0.0, last_epoch)
-
-
-class PolynomialWarmupLR(_Formula):
-    """Warm up, then fall to ``end_lr`` by a power of what is left."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        warmup_steps: int = 0,
-        end_lr: float = 0.0001,
-        power: float = 1.0,
-        last_epoch: int = -1,
-    ) -> None:
-        self.end_lr, self.power = end_lr, power
-        super().__init__(optimizer, total_steps, warmup_steps, last_epoch)
-
-    def rate(self, base: float, step: int, steps: int) -> float:
-        """``end_lr`` and a power of what is left."""
-        return self.end_lr + (base - self.end_lr) * float((1 - step / steps) ** self.power)
-
-
-class PolynomialLR(PolynomialWarmupLR):
-    """Fall to ``end_lr`` by a power of what is left."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        end_lr: float = 0.0001,
-        power: float = 1.0,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(optimizer, total_steps, 0, end_lr, power, last_epoch)
-
-
-class LinearWarmupLR(PolynomialWarmupLR):
-    """Warm up, then fall in a straight line to 0."""
-
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, warmup_steps: int = 0, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, total_steps, warmup_steps, 0.0, 1.0, last_epoch)
-
-
-class MultiStepWarmupLR(_Formula):
-    """Warm up, then fall by ``gamma`` at each of the ``milestones``, which count from step 0."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        warmup_steps: int = 0,
-        milestones: Sequence[int] = (),
-        gamma: float = 0.1,
-        last_epoch: int = -1,
-    ) -> None:
-        if not milestones:
-            raise ValueError("milestones are the steps at which the rate falls, got none")
-        self.milestones, self.gamma = sorted(milestones), gamma
-        super().__init__(optimizer, total_steps, warmup_steps, last_epoch)
-
-    def rate(self, base: float, step: int, steps: int) -> float:
-        """A power of ``gamma``."""
-        return base * float(self.gamma ** bisect_right(self.milestones, step + self.warmup_steps))
-
-
-class MultiStepLR(MultiStepWarmupLR):
-    """Fall by ``gamma`` at each of the ``milestones``."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        milestones: Sequence[int] = (),
-        gamma: float = 0.1,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(optimizer, total_steps, 0, milestones, gamma, last_epoch)
-
-
-class OneCycleLR(lr_scheduler.OneCycleLR):
-    """Torch's, whose highest rate is that of the optimizer."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        cycle_momentum: bool = True,
-        base_momentum: float = 0.85,
-        max_momentum: float = 0.95,
-        div_factor: float = 25.0,
-        final_div_factor: float = 10000.0,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(
-            optimizer,
-            [group["lr"] for group in optimizer.param_groups],
-            total_steps=total_steps,
-            pct_start=pct_start,
-            anneal_strategy=anneal_strategy,  # type: ignore[arg-type]
-            cycle_momentum=cycle_momentum,
-            base_momentum=base_momentum,
-            max_momentum=max_momentum,
-            div_factor=div_factor,
-            final_div_factor=final_div_factor,
-            last_epoch=last_epoch,
-        )
+CosineAnnealingLR = schedule(
+    "CosineAnnealingLR",
+    "Fall along half a cosine to ``eta_min``.",
+    _cosine,
+    **_COLD,
+    eta_min=0.0,
+    **_LAST,
+)
+CosineAnnealingWarmupLR = schedule(
+    "CosineAnnealingWarmupLR", "The same after a warm-up.", _cosine, **_ALL, eta_min=0.0, **_LAST
+)
+FlatAnnealingLR = schedule(
+    "FlatAnnealingLR",
+    "Stay for ``pct_start`` of the run, then the cosine.",
+    _cosine,
+    **_COLD,
+    pct_start=0.72,
+    **_LAST,
+)
+FlatAnnealingWarmupLR = schedule(
+    "FlatAnnealingWarmupLR",
+    "The same after a warm-up.",
+    _cosine,
+    **_ALL,
+    pct_start=0.72,
+    eta_min=0.0,
+    **_LAST,
+)
+PolynomialLR = schedule(
+    "PolynomialLR",
+    "Fall to ``end_lr`` by a power of what is left.",
+    _power,
+    **_COLD,
+    end_lr=0.0001,
+    power=1.0,
+    **_LAST,
+)
+PolynomialWarmupLR = schedule(
+    "PolynomialWarmupLR",
+    "The same after a warm-up.",
+    _power,
+    **_ALL,
+    end_lr=0.0001,
+    power=1.0,
+    **_LAST,
+)
+LinearWarmupLR = schedule(
+    "LinearWarmupLR", "Warm up, then a straight line to 0.", _power, **_ALL, **_LAST
+)
+MultiStepLR = schedule(
+    "MultiStepLR",
+    "Fall by ``gamma`` at each of the steps.",
+    _falls,
+    **_COLD,
+    milestones=(),
+    gamma=0.1,
+    **_LAST,
+)
+MultiStepWarmupLR = schedule(
+    "MultiStepWarmupLR",
+    "The same after a warm-up.",
+    _falls,
+    **_ALL,
+    milestones=(),
+    gamma=0.1,
+    **_LAST,
+)
 
 
 def _with_total_steps(kind: type[LRScheduler], **defaults: Any) -> Any:
-    """Torch's scheduler of that name; it needs no ``total_steps``, but takes them as all do."""
+    """Torch's scheduler of that name; it takes ``total_steps`` as all do, needed or not."""
 
-    def init(self: Any, optimizer: Optimizer, total_steps: int, **options: Any) -> None:
-        kind.__init__(self, optimizer, **{**defaults, **options})
+    def make(optimizer: Optimizer, total_steps: int, **options: Any) -> LRScheduler:
+        if kind is lr_scheduler.OneCycleLR:  # its highest rate is that of the optimizer
+            options["total_steps"] = total_steps
+            options["max_lr"] = [group["lr"] for group in optimizer.param_groups]
+        scheduler: LRScheduler = kind(optimizer, **{**defaults, **options})
+        return scheduler
 
-    return type(kind.__name__, (kind,), {"__init__": init, "__doc__": kind.__doc__})
+    return make
 
 
+OneCycleLR = _with_total_steps(lr_scheduler.OneCycleLR)
 LambdaLR = _with_total_steps(lr_scheduler.LambdaLR)
 MultiplicativeLR = _with_total_steps(lr_scheduler.MultiplicativeLR)
 StepLR = _with_total_steps(lr_scheduler.StepLR, step_size=1)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -18,18 +19,14 @@ class Metric(ABC):
 
     `get_accumulated_value` may be read any number of times; among several processes each reads it.
     Attributes that are plain values or tensors survive a restart.
-
-    Args:
-        epoch_only: whether it means something only over a whole epoch.
     """
 
     def __init__(self, epoch_only: bool) -> None:
         self._epoch_only = epoch_only
 
-    @property
-    def epoch_only(self) -> bool:
-        """Whether it means something only over a whole epoch."""
-        return self._epoch_only
+    epoch_only = property(
+        lambda self: self._epoch_only, doc="Whether it means something only over a whole epoch."
+    )
 
     @abstractmethod
     def reset(self) -> None:
@@ -67,110 +64,31 @@ class Metric(ABC):
                 setattr(self, name, value)
 
 
-class LossMetric(Metric):
-    """The loss, as a mean over samples."""
+class _Gathered(Metric):
+    """A metric of Stoker's over all steps; more is better."""
 
-    def __init__(self, epoch_only: bool) -> None:
+    def __init__(self, epoch_only: bool, over_all: Mean | Accuracy) -> None:
         super().__init__(epoch_only)
-        self._mean, self._last = Mean(), float("nan")
+        self._all: Any = over_all
+        self._last: Scalar = float("nan")
 
     def reset(self) -> None:
         """Forget all steps."""
-        self._mean.reset()
+        self._all.reset()
 
-    def update(self, loss: Scalar, batch_size: float = 1.0) -> None:
-        """Take in the loss of a step over so many samples."""
-        self._last = loss  # type: ignore[assignment]
-        self._mean.update(loss, batch_size)
+    def update(self, value: Scalar, weight: float = 1.0) -> None:
+        """Take in the value of a step, which counts ``weight`` times."""
+        self._last = value
+        self._all.update(value, weight)
 
     def get_last_step_value(self) -> float:
-        """The loss of the last step."""
+        """The value of the last step, in this process."""
         return float(self._last)
 
     def get_accumulated_value(self) -> float:
-        """The mean over all samples of all processes."""
-        return self._mean.compute()
-
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """Less is better."""
-        return a < b
-
-
-class LearningRateMetric(Metric):
-    """The learning rate that the last update was made with."""
-
-    def __init__(self, epoch_only: bool, initial_lr: float = 0.0) -> None:
-        super().__init__(epoch_only)
-        self.lr = initial_lr
-
-    def reset(self) -> None:
-        """There is nothing to forget."""
-
-    def update(self, lr: float) -> None:
-        """An update was made with this rate."""
-        self.lr = lr
-
-    def get_last_step_value(self) -> float:
-        """The rate."""
-        return self.lr
-
-    def get_accumulated_value(self) -> float:
-        """The rate."""
-        return self.lr
-
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """No rate is better than another."""
-        return False
-
-
-class AccuracyMetric(Metric):
-    """The share of samples that were right.
-
-    Args:
-        epoch_only: see `Metric`.
-        accuracy_func: gives the number of right ones for ``(output, label)``; without one the
-            largest output is meant to be at the label.
-    """
-
-    def __init__(
-        self, epoch_only: bool = True, accuracy_func: Callable[[Any, Any], Any] | None = None
-    ) -> None:
-        super().__init__(epoch_only)
-        self._func = accuracy_func
-        self._argmax, self._last = Accuracy(), Accuracy()
-        self._right, self._count, self._last_right, self._last_count = 0.0, 0.0, 0.0, 0.0
-
-    def reset(self) -> None:
-        """Forget all steps."""
-        self._argmax.reset()
-        self._right = self._count = 0.0
-
-    def update(self, output: Any, label: Any, batch_size: float) -> None:
-        """Take in a step over so many samples."""
-        if self._func is None:
-            self._last.reset()
-            self._argmax.update(output, label)
-            self._last.update(output, label)
-            return
-        self._last_right, self._last_count = float(self._func(output, label)), batch_size
-        self._right += self._last_right
-        self._count += batch_size
-
-    def get_last_step_value(self) -> float:
-        """The share of the last step, in this process."""
-        if self._func is None:
-            with dist.alone():
-                return self._last.compute()
-        return self._last_right / (self._last_count or 1.0)
-
-    def get_accumulated_value(self) -> float:
-        """The share of all samples of all processes."""
-        if self._func is None:
-            return self._argmax.compute()
-        right, count = dist.all_sum(self._right, self._count)
-        return right / count if count else float("nan")
+        """The value over all steps of all processes."""
+        value: float = self._all.compute()
+        return value
 
     @staticmethod
     def is_better(a: float, b: float) -> bool:
@@ -178,14 +96,71 @@ class AccuracyMetric(Metric):
         return a > b
 
 
-class ThroughputMetric(Metric):
-    """Samples per second, and TFLOPs per second where the work of a step is known.
+class LossMetric(_Gathered):
+    """The loss, as a mean over samples."""
 
-    Args:
-        epoch_only: see `Metric`.
-        ignored_steps: leave out the first steps, which warm up.
-        tflop_per_step: the work of a step.
-        use_local: of this process alone.
+    def __init__(self, epoch_only: bool) -> None:
+        super().__init__(epoch_only, Mean())
+
+    @staticmethod
+    def is_better(a: float, b: float) -> bool:
+        """Less is better."""
+        return a < b
+
+
+class LearningRateMetric(_Gathered):
+    """The learning rate that the last update was made with; no rate is better than another."""
+
+    def __init__(self, epoch_only: bool, initial_lr: float = 0.0) -> None:
+        super().__init__(epoch_only, Mean())
+        self._last = initial_lr
+
+    def update(self, lr: float) -> None:  # type: ignore[override]
+        """An update was made with this rate."""
+        self._last = lr
+
+    get_accumulated_value = _Gathered.get_last_step_value
+
+    @staticmethod
+    def is_better(a: float, b: float) -> bool:
+        """Neither is."""
+        return False
+
+
+class AccuracyMetric(_Gathered):
+    """The share of samples that were right.
+
+    ``accuracy_func`` gives the number of right ones for ``(output, label)``; without one the
+    largest output is meant to be at the label.
+    """
+
+    def __init__(
+        self, epoch_only: bool = True, accuracy_func: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        super().__init__(epoch_only, Accuracy() if accuracy_func is None else Mean())
+        self._func, self._step = accuracy_func, Accuracy()
+
+    def update(self, output: Any, label: Any, batch_size: float) -> None:  # type: ignore[override]
+        """Take in a step over so many samples."""
+        if self._func is not None:
+            super().update(float(self._func(output, label)) / batch_size, batch_size)
+            return
+        self._all.update(output, label)
+        self._step.reset()
+        self._step.update(output, label)
+
+    def get_last_step_value(self) -> float:
+        """The share of the last step, in this process."""
+        if self._func is not None:
+            return super().get_last_step_value()
+        with dist.alone():
+            return self._step.compute()
+
+
+class ThroughputMetric(_Gathered):
+    """Samples per second, and TFLOPs per second where ``tflop_per_step`` is known.
+
+    The first ``ignored_steps`` warm up and are left out once; ``use_local`` means this process.
     """
 
     def __init__(
@@ -195,42 +170,26 @@ class ThroughputMetric(Metric):
         tflop_per_step: float = 0,
         use_local: bool = False,
     ) -> None:
-        super().__init__(epoch_only)
-        self.ignored_steps, self.tflop_per_step, self.use_local = (
-            ignored_steps,
-            tflop_per_step,
-            use_local,
-        )
-        self._ignored = 0
-        self._last = self._all = (0.0, 0.0)
+        super().__init__(epoch_only, Mean())
+        self.tflop_per_step, self.use_local = tflop_per_step, use_local
+        self.ignored_steps, self._seconds = ignored_steps, 0.0
 
-    def reset(self) -> None:
-        """Forget all steps but those that were ignored."""
-        self._all = (0.0, 0.0)
-
-    def update(self, num_samples: float, time: float) -> None:
+    def update(self, num_samples: float, time: float) -> None:  # type: ignore[override]
         """Take in a step with its seconds."""
-        self._last = (num_samples, time)
-        if self._ignored < self.ignored_steps:
-            self._ignored += 1
+        self._last, self._seconds = num_samples / time if time else 0.0, time
+        if self.ignored_steps:
+            self.ignored_steps -= 1
         else:
-            self._all = (self._all[0] + num_samples, self._all[1] + time)
-
-    def get_last_step_value(self) -> float:
-        """Samples per second in the last step."""
-        return self._last[0] / self._last[1] if self._last[1] else 0.0
+            self._all.update(self._last, time)
 
     def get_last_step_info(self) -> str:
-        """The same in words."""
-        tflops = self.tflop_per_step / self._last[1] if self._last[1] else 0.0
+        """The value of the last step in words."""
+        tflops = self.tflop_per_step / self._seconds if self._seconds else 0.0
         more = f", {tflops:.5g} TFLOPs" if self.tflop_per_step else ""
         return f"{self.get_last_step_value():.5g} samples/s{more}"
 
     def get_accumulated_value(self) -> float:
-        """Samples per second over all steps."""
-        return self._all[0] / self._all[1] if self._all[1] else 0.0
-
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """More is better."""
-        return a > b
+        """Samples per second over all steps, 0 where there are none."""
+        with dist.alone() if self.use_local else nullcontext():
+            value = super().get_accumulated_value()
+        return value if value == value else 0.0  # noqa: PLR0124

@@ -1,12 +1,12 @@
 """`Trainer`: Stoker's loop behind the names of old."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stoker import Hook, Run
 from stoker import Trainer as Core
 from stoker import hooks as stock
+from stoker.dialects.adapter import with_names
 from stoker.dialects.colossalai.builder import build_hooks
 from stoker.dialects.colossalai.engine import Engine
 from stoker.dialects.colossalai.engine.schedule import BaseSchedule, DialectStep, Seen, joined
@@ -24,18 +24,9 @@ _FIRST, _LAST = -(10**9), 10**9
 class Trainer:
     """Trains, tests and predicts with an engine; hooks act at points of it.
 
-    Args:
-        engine: what `initialize` returned.
-        timer: measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch".
-        logger: is told the order of hooks; hooks without one of their own log to it.
-        schedule: in place of the engine's.
-        verbose: have the default logger, where none is given.
-
-    Attributes:
-        states: what hooks share, emptied when a fit or an evaluation begins; the metrics are in
-            ``states['metrics']['train']`` and ``['test']`` by their names.
-        hooks: those of the last fit or evaluation, in calling order.
-        run: Stoker's own view of what is going on.
+    The timer measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch"; the logger is
+    told the order of hooks. `states` is what hooks share, emptied when a fit or an evaluation
+    begins: the metrics are in ``states['metrics']['train']`` and ``['test']`` by their names.
     """
 
     def __init__(
@@ -104,24 +95,12 @@ class Trainer:
     ) -> None:
         """Train until ``epochs`` or ``max_steps`` updates are finished.
 
-        Args:
-            train_dataloader: the data; with gradient accumulation, that many batches make a step.
-            epochs: passes over it.
-            max_steps: updates; the fit may end within an epoch.
-            test_dataloader: what to test on.
-            test_interval: test after so many epochs, and after the last.
-            hooks: hooks, or dicts that describe them; None means none.
-            display_progress: show a bar, in one process.
-            return_output_label: whether hooks get outputs and labels.
-            hooks_cfg: the older name of ``hooks``.
+        It tests after each ``test_interval`` completed epochs, and after the last. Hooks may be
+        dicts that describe them; ``hooks_cfg`` is their older name.
         """
-        before = self._core
-        self._prepare(
-            hooks if hooks_cfg is None else hooks_cfg, display_progress, return_output_label
-        )
+        given = hooks if hooks_cfg is None else hooks_cfg
+        self._prepare(given, display_progress, return_output_label)
         self.engine.core.lr_schedulers = {}  # the hook says which
-        for counter in ("step", "epoch", "samples", "feed"):
-            setattr(self.run, counter, getattr(before.run, counter))
         saves = [hook.folder for hook in self.hooks if isinstance(hook, SaveCheckpointHook)]
         loads = [hook for hook in self.hooks if isinstance(hook, LoadCheckpointHook)]
         resume = loads[0].resume(self, saves[0] if saves else None) if loads else "auto"
@@ -142,10 +121,7 @@ class Trainer:
         return_output_label: bool = True,
     ) -> None:
         """Test; the results are with the hooks. Weights, buffers and modes stay as they are."""
-        before = self._core
         self._prepare(hooks, display_progress, return_output_label)
-        for counter in ("step", "epoch", "epoch_in_hand", "samples", "feed"):
-            setattr(self.run, counter, getattr(before.run, counter))
         self._core.evaluate(whole(test_dataloader))
 
     def predict(self, data: Any) -> Any:
@@ -158,13 +134,14 @@ class Trainer:
     def seen(self, run: Run) -> Seen:
         """Output, label and loss of the step in hand, those of several batches joined."""
         outputs = run.outputs
-        self.schedule.batch_size = sum(one.weight or 0.0 for one in outputs)
+        self.schedule.batch_size = sum([one.weight or 0.0 for one in outputs])
         if self.returns_outputs:
             return joined(outputs, sums=self.engine.core.sums)
         return None, None, run.loss
 
     def _prepare(self, given: Any, display_progress: bool, returns_outputs: bool) -> None:
-        """A run of its own, with these hooks."""
+        """A run of its own, with these hooks, that begins where the last one was."""
+        before = self.run
         self.hooks = sorted(self._built(given), key=lambda hook: hook.priority)
         self.states.clear()
         self.late, self.ignored_steps, self.returns_outputs = False, 0, returns_outputs
@@ -176,6 +153,8 @@ class Trainer:
             accumulate=self.engine.gradient_accumulation,
             last_window="drop",
         )
+        for counter in ("step", "epoch", "epoch_in_hand", "samples", "feed"):
+            setattr(self.run, counter, getattr(before, counter))
         if self._speaks and self.hooks:
             for hook in self.hooks:
                 line = f"Using {type(hook).__name__} for training, priority = {hook.priority}"
@@ -198,12 +177,9 @@ class Trainer:
 
     def _natives(self) -> list[Hook]:
         """The hooks of Stoker that do the work of these."""
-        seen: Counter[str] = Counter()
         made: list[Hook] = []
-        for hook in self.hooks:
-            name = type(hook).__name__
-            seen[name] += 1
-            made += hook.natives(name if seen[name] == 1 else f"{name} {seen[name]}", self)
+        for hook, name in with_names(self.hooks):
+            made += hook.natives(name, self)
         made.append(_States(self))
         if self._timer is not None or any(hook.timed for hook in self.hooks):
             made += _clock(self)

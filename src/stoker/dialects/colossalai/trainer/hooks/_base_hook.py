@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 from stoker import Hook, Run
+from stoker.dialects.adapter import Adapter, overridden
 
 _PLACES = {
     "after_hook_is_attached": ("attach", 0),
@@ -99,36 +100,17 @@ class BaseHook:
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
         """The hooks of Stoker that call this one."""
-        main = Adapter(self, name, self.priority)
-        others = []
-        for point, (place, turn) in _PLACES.items():
-            overridden = getattr(type(self), point) is not getattr(BaseHook, point)
-            if not overridden and point not in vars(self):
-                continue
+        main = Adapter(self, name, self.priority, alike=True)  # such hooks ask nothing of a run
+        others: list[Hook] = []
+        for point in overridden(self, BaseHook, _PLACES):
+            place, turn = _PLACES[point]
             hook = main
             if turn:
-                hook = Adapter(None, f"{name}.{point}", self.priority + turn * _ROUND)
+                turned = self.priority + turn * _ROUND
+                hook = Adapter(None, f"{name}.{point}", turned, alike=True)
                 others.append(hook)
-            setattr(hook, place, _call(point, getattr(self, point), trainer))
+            hook.place(point, place, _call(point, getattr(self, point), trainer))
         return [main, *others]
-
-
-class Adapter(Hook):
-    """Calls a hook of this dialect at the points it overrides, and keeps its state."""
-
-    alike = True  # such hooks ask nothing of a run
-
-    def __init__(self, hook: Any, name: str, priority: int) -> None:
-        self._hook, self.name, self.priority = hook, name, priority
-
-    def state_dict(self) -> dict[str, Any]:
-        """That of the hook, if it has one."""
-        return self._hook.state_dict() if hasattr(self._hook, "state_dict") else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give it back."""
-        if hasattr(self._hook, "load_state_dict"):
-            self._hook.load_state_dict(state)
 
 
 def _call(point: str, method: Any, trainer: Any) -> Any:

@@ -1,29 +1,21 @@
 """Saving and loading: Stoker's checkpoints, under the names of old."""
 
-import os
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stoker import CheckpointError, Hook, Run, dist, hooks, load_weights
 from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.manifest import Manifest
+from stoker.dialects.adapter import link
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 
 
 class SaveCheckpointHook(BaseHook):
-    """Saves everything the run is, each ``interval`` epochs and at the end.
+    """Saves everything the run is, each ``interval`` epochs (or updates) and at the end.
 
     A checkpoint is a folder, ``step-00000500``; ``epoch5-tp0-pp0.pt`` points at the one after
-    five epochs, and so for every part of a split model, since all are in one.
-
-    Args:
-        interval: in epochs.
-        checkpoint_dir: where.
-        model: the engine's; another one is refused.
-        save_by_iter: count the interval in updates.
-        suffix: what the names of old end with.
-        priority: see `BaseHook`; saving comes last, whatever it is.
+    five epochs, and so for every part of a split model, since all are in one. Saving comes last,
+    whatever the priority. A ``model`` other than the engine's is refused.
     """
 
     def __init__(
@@ -46,14 +38,9 @@ class SaveCheckpointHook(BaseHook):
         core = trainer.engine.core
         if self.model not in (None, core.model):
             raise ValueError("SaveCheckpointHook has another model than the engine")
-        layout = core.layout
-        ends = [
-            f"-tp{t}-pp{p}{self.suffix}.pt"
-            for t in range(layout.tensor)
-            for p in range(layout.pipeline)
-        ]
-        saving = _Saving(self.every, folder=self.folder, keep=None)
-        saving.name, saving.ends = name, ends
+        split = [(t, p) for t in range(core.layout.tensor) for p in range(core.layout.pipeline)]
+        saving = _Saving(self.every, keep=None, folder=self.folder)
+        saving.name, saving.ends = name, [f"-tp{t}-pp{p}{self.suffix}.pt" for t, p in split]
         return [saving]
 
 
@@ -61,63 +48,39 @@ class _Saving(hooks.Checkpoint):
     """Checkpoints, and names of old that point at those after whole epochs."""
 
     ends: list[str]
+    _whole: int | None = None
 
-    def __init__(self, every: str, *, folder: Path, keep: int | None) -> None:
-        super().__init__(every, folder=folder, keep=keep)
-        self._place = folder
-        self._epochs: dict[str, int] = {}  # by the step, as a text
+    def before_train(self, run: Run) -> None:
+        """A name that a killed run could not give is given now."""
+        super().before_train(run)
+        for path in self.checkpoints.list() if self.checkpoints and dist.is_main() else ():
+            self.saved(path)
+
+    def before_epoch(self, run: Run) -> None:
+        """What is saved from here on is no end of an epoch."""
+        self._whole = None
 
     def after_epoch(self, run: Run) -> None:
-        """Note the step at which an epoch was whole."""
+        """What is saved here is one, if the epoch was whole."""
         super().after_epoch(run)
-        if (self.due or run.done) and run.epoch == run.epoch_in_hand:
-            self._epochs[str(run.step)] = run.epoch
+        self._whole = run.epoch if run.epoch == run.epoch_in_hand else None
 
-    def save(
-        self, step: int, take: Callable[[], tuple[Any, Any, dict[str, Any]]], *, wait: bool
-    ) -> None:
-        """Save; what was saved before is on the disk by then, and gets its name."""
-        super().save(step, take, wait=wait)
-        self._point()
+    def info(self) -> dict[str, Any]:
+        """Which epoch a checkpoint is the end of."""
+        return {"whole_epoch": self._whole}
 
-    def after_run(self, run: Run) -> None:
-        """The last one is on the disk."""
-        super().after_run(run)
-        self._point()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Which steps were the ends of epochs."""
-        return {**super().state_dict(), "epochs": dict(self._epochs)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back; a name that a killed run could not give is given now."""
-        super().load_state_dict(state)
-        self._epochs = dict(state["epochs"])
-        self._point()
-
-    def _point(self) -> None:
-        if not dist.is_main():
-            return
-        for step, epoch in self._epochs.items():
-            target = f"step-{int(step):08}"
-            for end in self.ends if (self._place / target).is_dir() else ():
-                name = self._place / f"epoch{epoch}{end}"
-                if not name.is_symlink() or os.readlink(name) != target:
-                    with suppress(FileNotFoundError):
-                        name.unlink()
-                    name.symlink_to(target)
+    def saved(self, path: Path) -> None:
+        """Give the end of an epoch its names."""
+        epoch = Manifest.read(path).info.get("whole_epoch")
+        for end in self.ends if epoch is not None else ():
+            link(path.parent / f"epoch{epoch}{end}", path)
 
 
 class LoadCheckpointHook(BaseHook):
-    """Goes on from a checkpoint, or begins with its weights.
+    """Goes on from a checkpoint, by default the newest, or begins with its weights (``finetune``).
 
-    Args:
-        checkpoint_dir: where it is.
-        epoch: after how many completed epochs; -1 means the newest.
-        finetune: take the weights alone, and begin at epoch 0.
-        strict: with ``finetune``: refuse weights that do not fit, instead of telling them.
-        suffix: what its name ends with.
-        priority: see `BaseHook`; loading comes first, whatever it is.
+    With ``finetune`` and ``strict`` weights that do not fit are refused, instead of told. Loading
+    comes first, whatever the priority.
     """
 
     def __init__(
@@ -136,11 +99,7 @@ class LoadCheckpointHook(BaseHook):
         self.finetune, self.strict = finetune, strict
 
     def find(self) -> Path:
-        """The checkpoint.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
+        """The checkpoint; a FileNotFoundError if there is none."""
         if self.epoch == -1:
             newest = Checkpoints(self.folder).newest()
             if newest is None:

@@ -12,42 +12,65 @@ from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 from stoker.hooks.timing import host_peak_gib
 
 
-class _LogHook(BaseHook):
-    """Base of hooks that log each ``interval`` epochs, and after the last one."""
+def _metrics(trainer: Any, mode: str) -> dict[str, Any]:
+    found: dict[str, Any] = trainer.states.get("metrics", {}).get(mode, {})
+    return found
 
-    def __init__(self, logger: Any = None, interval: int = 1, priority: int = 10) -> None:
+
+class _LogHook(BaseHook):
+    """Logs each ``interval`` completed epochs, and after the last one.
+
+    Without a logger of its own it takes the trainer's.
+    """
+
+    def __init__(
+        self,
+        logger: Any = None,
+        interval: int = 1,
+        log_eval: bool = True,
+        priority: int = 10,
+    ) -> None:
         super().__init__(priority)
         if type(interval) is not int or interval < 1:
             raise ValueError(f"interval is a whole number of epochs from 1, got {interval!r}")
-        self.logger, self.interval = logger, interval
+        self.logger, self.interval, self.log_eval = logger, interval, log_eval
 
-    def due(self, trainer: Any) -> bool:
-        """Whether the epochs that are completed are a multiple of the interval, or all."""
+    def after_train_epoch(self, trainer: Any) -> None:
+        """A line for the training."""
+        self._tell(trainer, "train")
+
+    def after_test_epoch(self, trainer: Any) -> None:
+        """A line for the test."""
+        if self.log_eval:
+            self._tell(trainer, "test")
+
+    def _tell(self, trainer: Any, mode: str) -> None:
         run = trainer.run
-        return run.task != "fit" or run.epoch % self.interval == 0 or bool(run.done)
+        text = ""
+        if run.task != "fit" or run.epoch % self.interval == 0 or run.done:
+            text = self.text(trainer, mode)
+        if text:
+            self.say(trainer, f"[Epoch {run.epoch_in_hand} / {mode.title()}]: {text}")
 
     def say(self, trainer: Any, message: str) -> None:
         """Log it, in one process."""
         (self.logger or trainer.logger).info(message, ranks=[0])
 
+    def text(self, trainer: Any, mode: str) -> str:
+        """What there is to tell."""
+        raise NotImplementedError
+
 
 class LogMetricByEpochHook(_LogHook):
     """Logs all metrics: ``[Epoch 1 / Train]: Loss = 0.31 | LR = 0.1``."""
 
-    def after_train_epoch(self, trainer: Any) -> None:
-        """A line for the training."""
-        self._log(trainer, "train")
+    def __init__(self, logger: Any = None, interval: int = 1, priority: int = 10) -> None:
+        super().__init__(logger, interval, priority=priority)
 
-    def after_test_epoch(self, trainer: Any) -> None:
-        """A line for the test."""
-        self._log(trainer, "test")
-
-    def _log(self, trainer: Any, mode: str) -> None:
-        metrics = trainer.states.get("metrics", {}).get(mode, {})
-        if self.due(trainer) and metrics:
-            values = {n: metric.get_accumulated_value() for n, metric in metrics.items()}
-            text = " | ".join(f"{name} = {value:.5g}" for name, value in values.items())
-            self.say(trainer, f"[Epoch {trainer.run.epoch_in_hand} / {mode.title()}]: {text}")
+    def text(self, trainer: Any, mode: str) -> str:
+        """The metrics."""
+        values = {n: m.get_accumulated_value() for n, m in _metrics(trainer, mode).items()}
+        return " | ".join(f"{name} = {value:.5g}" for name, value in values.items())
 
 
 class LogMetricByStepHook(BaseHook):
@@ -65,9 +88,8 @@ class LogMetricByStepHook(BaseHook):
         self._put(trainer, "test")
 
     def _put(self, trainer: Any, mode: str) -> None:
-        metrics = trainer.states.get("metrics", {}).get(mode, {})
         shown = trainer.states["step_metrics"] = {}
-        for name, metric in metrics.items():
+        for name, metric in _metrics(trainer, mode).items():
             value = getattr(metric, "get_last_step_info", metric.get_last_step_value)()
             shown[name.lower()] = value
             if not isinstance(value, str):
@@ -75,15 +97,7 @@ class LogMetricByStepHook(BaseHook):
 
 
 class LogMemoryByEpochHook(_LogHook):
-    """Logs how much memory is in use at most; of the host, where there is no accelerator.
-
-    Args:
-        logger: the trainer's, if None.
-        interval: in epochs.
-        log_eval: also after tests.
-        report_cpu: the host's, too, where there is an accelerator.
-        priority: see `BaseHook`.
-    """
+    """Logs how much memory is in use at most; of the host, where there is no accelerator."""
 
     def __init__(
         self,
@@ -93,24 +107,15 @@ class LogMemoryByEpochHook(_LogHook):
         report_cpu: bool = False,
         priority: int = 10,
     ) -> None:
-        super().__init__(logger, interval, priority)
-        self.log_eval, self.report_cpu = log_eval, report_cpu
+        super().__init__(logger, interval, log_eval, priority)
+        self.report_cpu = report_cpu
 
     def before_train(self, trainer: Any) -> None:
         """What there is before the first step."""
-        self._log(trainer, "Before Train")
+        self.say(trainer, f"Before Train: {self.text(trainer, 'train')}")
 
-    def after_train_epoch(self, trainer: Any) -> None:
-        """The peak of the epoch."""
-        if self.due(trainer):
-            self._log(trainer, f"[Epoch {trainer.run.epoch_in_hand} / Train]")
-
-    def after_test(self, trainer: Any) -> None:
-        """The peak of the test."""
-        if self.log_eval and self.due(trainer):
-            self._log(trainer, f"[Epoch {trainer.run.epoch_in_hand} / Test]")
-
-    def _log(self, trainer: Any, prefix: str) -> None:
+    def text(self, trainer: Any, mode: str) -> str:
+        """The peaks."""
         device, parts = trainer.engine.core.device, []
         if device.type != "cpu":  # untested: no such device here
             stats = torch.accelerator.memory_stats(device)
@@ -121,19 +126,13 @@ class LogMemoryByEpochHook(_LogHook):
         host = host_peak_gib()
         if host is not None and (not parts or self.report_cpu):
             parts.append(f"host at most {host * 1024:.1f} MB")
-        self.say(trainer, f"{prefix}: memory {', '.join(parts) or 'unknown here'}")
+        return f"memory {', '.join(parts) or 'unknown here'}"
 
 
 class LogTimingByEpochHook(_LogHook):
     """Logs the last and mean seconds of the steps of an epoch, and of the epoch.
 
-    Args:
-        timer: the trainer's, if None.
-        logger: the trainer's, if None.
-        interval: in epochs.
-        log_eval: also of tests.
-        ignore_num_train_steps: leave out the first steps of the run, which warm up.
-        priority: see `BaseHook`.
+    The timer is the trainer's; ``ignore_num_train_steps`` leaves out the first steps of the run.
     """
 
     timed = True
@@ -147,9 +146,8 @@ class LogTimingByEpochHook(_LogHook):
         ignore_num_train_steps: int = 0,
         priority: int = 10,
     ) -> None:
-        super().__init__(logger, interval, priority)
-        self.timer, self.log_eval = timer, log_eval
-        self.ignore_num_train_steps = ignore_num_train_steps
+        super().__init__(logger, interval, log_eval, priority)
+        self.timer, self.ignore_num_train_steps = timer, ignore_num_train_steps
 
     def after_hook_is_attached(self, trainer: Any) -> None:
         """Let the trainer's timer leave out the first steps."""
@@ -159,37 +157,24 @@ class LogTimingByEpochHook(_LogHook):
                 "LogTimingByEpochHook has another timer than the Trainer: give it to both"
             )
 
-    def after_train_epoch(self, trainer: Any) -> None:
-        """A line for the training."""
-        if self.due(trainer):
-            self._log(trainer, "Train")
-
-    def after_test_epoch(self, trainer: Any) -> None:
-        """A line for the test."""
-        if self.log_eval and self.due(trainer):
-            self._log(trainer, "Test")
-
-    def _log(self, trainer: Any, mode: str) -> None:
+    def text(self, trainer: Any, mode: str) -> str:
+        """The times of this mode."""
         parts = [
             f"{name}: last = {timer.get_elapsed_time():.5g} s, "
             f"mean = {timer.get_history_mean():.5g} s"
             for name, timer in trainer.timer
-            if name.startswith(mode) and timer.has_history
+            if name.startswith(mode.title()) and timer.has_history
         ]
-        count = f", #steps/epoch = {trainer.steps_per_epoch}" if mode == "Train" else ""
-        epoch = trainer.run.epoch_in_hand
-        self.say(trainer, f"[Epoch {epoch} / {mode}]: {' | '.join(parts)}{count}")
+        count = f", #steps/epoch = {trainer.steps_per_epoch}" if mode == "train" else ""
+        return f"{' | '.join(parts)}{count}"
 
 
 class TensorboardHook(BaseHook):
     """Writes metrics for TensorBoard, under ``{Metric}/train`` and ``{Metric}/test``.
 
-    Args:
-        log_dir: each process writes into a folder of its own below it.
-        ranks: the processes that write; all if None.
-        parallel_mode: the group that the ranks are counted in: the global one.
-        dp_rank_0_only, tp_rank_0_only: older words for ``ranks=[0]``.
-        priority: see `BaseHook`.
+    Each of the ``ranks``, all if None, writes into a folder of its own below ``log_dir``; they are
+    counted in the global group. ``dp_rank_0_only`` and ``tp_rank_0_only`` are older words for
+    ``ranks=[0]``.
     """
 
     def __init__(
@@ -243,11 +228,19 @@ class TensorboardHook(BaseHook):
             self._writer.close()
             self._writer = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing; but what was written before a checkpoint is on the disk with it."""
+        if self._writer is not None:
+            self._writer.flush()
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take back."""
+
     def _write(self, trainer: Any, mode: str, *, epoch: bool) -> None:
-        metrics = trainer.states.get("metrics", {}).get(mode, {})
         values = {
             name: metric.get_accumulated_value() if epoch else metric.get_last_step_value()
-            for name, metric in metrics.items()
+            for name, metric in _metrics(trainer, mode).items()
             if metric.epoch_only == epoch
         }
         rank, step = dist.rank(), trainer.run.step
@@ -259,4 +252,3 @@ class TensorboardHook(BaseHook):
             self._writer = self._make(str(folder), filename_suffix=suffix, purge_step=resumed)
         for name, value in values.items():
             self._writer.add_scalar(f"{name}/{mode}", value, step)
-        self._writer.flush()

@@ -13,12 +13,7 @@ from stoker.engine.check import check_scheduler
 class LRSchedulerHook(MetricHook):
     """Moves the learning rate after each update or each epoch, and shows the one in use as "LR".
 
-    Args:
-        lr_scheduler: a scheduler, or a dict that describes one.
-        by_epoch: whether it moves after epochs.
-        store_lr_in_state: whether there is a metric "LR".
-        lr_scheduler_cfg: the older name of the first, for a dict.
-        priority: see `BaseHook`.
+    The scheduler may be a dict that describes one; ``lr_scheduler_cfg`` is the older name of it.
     """
 
     def __init__(
@@ -39,9 +34,8 @@ class LRSchedulerHook(MetricHook):
     def after_hook_is_attached(self, trainer: Any) -> None:
         """Give the scheduler to the engine, which moves and saves it."""
         super().after_hook_is_attached(trainer)
-        core = trainer.engine.core
+        core, run = trainer.engine.core, trainer.run
         if isinstance(self.lr_scheduler, Mapping):
-            run = trainer.run
             total = run.max_epochs if self.by_epoch else run.total_steps
             self.lr_scheduler = build_from_registry(
                 self.lr_scheduler, LR_SCHEDULERS, optimizer=core.optimizer, total_steps=total
@@ -49,13 +43,11 @@ class LRSchedulerHook(MetricHook):
         scheduler = getattr(self.lr_scheduler, "of_windows", self.lr_scheduler)
         core.lr_schedulers = check_scheduler(scheduler, core.optimizers)
         core.lr_step = "epoch" if self.by_epoch else "step"
-        self.metric = LearningRateMetric(self.by_epoch, self._rate(trainer))
+        self._optimizer = core.optimizer
+        self.metric = LearningRateMetric(self.by_epoch, self._optimizer.param_groups[0]["lr"])
         if self.store_lr_in_state:
             trainer.states["metrics"]["train"]["LR"] = self.metric
 
     def before_train_iter(self, trainer: Any) -> None:
         """Note the rate in force."""
-        self.metric.update(self._rate(trainer))
-
-    def _rate(self, trainer: Any) -> float:
-        return float(trainer.engine.optimizer.param_groups[0]["lr"])
+        self.metric.update(self._optimizer.param_groups[0]["lr"])

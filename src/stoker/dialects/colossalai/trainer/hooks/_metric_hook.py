@@ -4,7 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
-from stoker.dialects.colossalai.trainer.metric import AccuracyMetric, LossMetric, ThroughputMetric
+from stoker.dialects.colossalai.trainer.metric import (
+    AccuracyMetric,
+    LossMetric,
+    Metric,
+    ThroughputMetric,
+)
 
 
 class MetricHook(BaseHook):
@@ -21,72 +26,79 @@ class MetricHook(BaseHook):
         self.init_runner_states(trainer, "metrics", {"train": {}, "test": {}})
 
 
-class LossHook(MetricHook):
-    """The metric "Loss" of training and of tests."""
+class _Tested(MetricHook):
+    """Gathers a metric of that label over tests."""
 
-    def __init__(self, priority: int = 0) -> None:
+    label = ""
+
+    def __init__(self, priority: int, **metrics: Metric) -> None:
         super().__init__(priority)
-        self.train_loss, self.test_loss = LossMetric(epoch_only=False), LossMetric(epoch_only=True)
+        self.metrics: dict[str, Any] = metrics
 
     def after_hook_is_attached(self, trainer: Any) -> None:
         """Register the metrics."""
         super().after_hook_is_attached(trainer)
-        trainer.states["metrics"]["train"]["Loss"] = self.train_loss
-        trainer.states["metrics"]["test"]["Loss"] = self.test_loss
+        for mode, metric in self.metrics.items():
+            trainer.states["metrics"][mode][self.label] = metric
 
-    def before_train_epoch(self, trainer: Any) -> None:
+    def before_test(self, trainer: Any) -> None:
         """Start anew."""
-        self.train_loss.reset()
-
-    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a step."""
-        if trainer.run.updated:  # a loss that made no update spoils no mean
-            self._add(self.train_loss, trainer, loss)
-
-    def before_test_epoch(self, trainer: Any) -> None:
-        """Start anew."""
-        self.test_loss.reset()
+        self.metrics["test"].reset()
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
         """Take in a test batch."""
-        self._add(self.test_loss, trainer, loss)
+        self.add("test", trainer, output, label, loss)
 
-    def _add(self, metric: LossMetric, trainer: Any, loss: Any) -> None:
+    def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
+        """Take in what an iteration made."""
+
+
+class _Gathered(_Tested):
+    """The same over training, too."""
+
+    def before_train_epoch(self, trainer: Any) -> None:
+        """Start anew."""
+        self.metrics["train"].reset()
+
+    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
+        """Take in a step; one that made no update spoils no mean."""
+        if trainer.run.updated:
+            self.add("train", trainer, output, label, loss)
+
+
+class LossHook(_Gathered):
+    """The metric "Loss" of training and of tests."""
+
+    label = "Loss"
+
+    def __init__(self, priority: int = 0) -> None:
+        self.train_loss, self.test_loss = LossMetric(epoch_only=False), LossMetric(epoch_only=True)
+        super().__init__(priority, train=self.train_loss, test=self.test_loss)
+
+    def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
+        """Take in the loss."""
         size = trainer.schedule.batch_size
         if loss is not None and size:
-            metric.update(loss / size if trainer.engine.core.sums else loss, size)
+            self.metrics[mode].update(loss / size if trainer.engine.core.sums else loss, size)
 
 
-class AccuracyHook(MetricHook):
-    """The metric "Accuracy" of tests.
+class AccuracyHook(_Tested):
+    """The metric "Accuracy" of tests; see `AccuracyMetric` for ``accuracy_func``."""
 
-    Args:
-        accuracy_func: gives the number of right ones for ``(output, label)``; without one the
-            largest output is meant to be at the label.
-        priority: see `BaseHook`.
-    """
+    label = "Accuracy"
 
     def __init__(
         self, accuracy_func: Callable[[Any, Any], Any] | None = None, priority: int = 0
     ) -> None:
-        super().__init__(priority)
         self.metric = AccuracyMetric(epoch_only=True, accuracy_func=accuracy_func)
+        super().__init__(priority, test=self.metric)
 
-    def after_hook_is_attached(self, trainer: Any) -> None:
-        """Register the metric."""
-        super().after_hook_is_attached(trainer)
-        trainer.states["metrics"]["test"]["Accuracy"] = self.metric
-
-    def before_test(self, trainer: Any) -> None:
-        """Start anew."""
-        self.metric.reset()
-
-    def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a test batch."""
+    def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
+        """Take in outputs and labels."""
         if output is None and not trainer.returns_outputs:
             raise ValueError("AccuracyHook needs outputs: leave out return_output_label=False")
         if output is not None and trainer.schedule.batch_size:
-            self.metric.update(output, label, trainer.schedule.batch_size)
+            self.metrics[mode].update(output, label, trainer.schedule.batch_size)
 
 
 Accuracy1DHook = Accuracy2DHook = Accuracy2p5DHook = AccuracyHook
@@ -101,9 +113,10 @@ class Accuracy3DHook(AccuracyHook):
         super().__init__(None, priority)
 
 
-class ThroughputHook(MetricHook):
+class ThroughputHook(_Gathered):
     """The metric "Throughput": samples per second; see `ThroughputMetric`."""
 
+    label = "Throughput"
     timed = True
 
     def __init__(
@@ -113,37 +126,12 @@ class ThroughputHook(MetricHook):
         use_local: bool = False,
         priority: int = 10,
     ) -> None:
-        super().__init__(priority)
-        options = (True, ignored_steps, tflop_per_step, use_local)
-        self.metrics = {
-            "train": ThroughputMetric(*options),
-            "test": ThroughputMetric(True, 0, tflop_per_step, use_local),
-        }
+        train = ThroughputMetric(True, ignored_steps, tflop_per_step, use_local)
+        test = ThroughputMetric(True, 0, tflop_per_step, use_local)
+        super().__init__(priority, train=train, test=test)
 
-    def after_hook_is_attached(self, trainer: Any) -> None:
-        """Register the metrics."""
-        super().after_hook_is_attached(trainer)
-        for mode, metric in self.metrics.items():
-            trainer.states["metrics"][mode]["Throughput"] = metric
-
-    def before_train_epoch(self, trainer: Any) -> None:
-        """Start anew."""
-        self.metrics["train"].reset()
-
-    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a step."""
-        self._add("train", trainer)
-
-    def before_test(self, trainer: Any) -> None:
-        """Start anew."""
-        self.metrics["test"].reset()
-
-    def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a test batch."""
-        self._add("test", trainer)
-
-    def _add(self, mode: str, trainer: Any) -> None:
-        metric = self.metrics[mode]
-        parts = 1 if metric.use_local else trainer.engine.core.arrangement.parts
+    def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
+        """Take in samples and seconds."""
+        parts = 1 if self.metrics[mode].use_local else trainer.engine.core.arrangement.parts
         seconds = trainer.timer.get_timer(f"{mode}-step").get_elapsed_time()
-        metric.update(sum(trainer.run.sizes) * parts, seconds)
+        self.metrics[mode].update(sum(trainer.run.sizes) * parts, seconds)
