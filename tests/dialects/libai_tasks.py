@@ -160,10 +160,11 @@ class Ids(HookBase):
             self.ids += (batch["images"].double() @ torch.arange(64.0).double() ** 1.5).tolist()
 
 
-def two_ranks(folder, stop_at=None, sharded=False):
+def two_ranks(folder, stop_at=None, sharded=False, saved_every=4):
     seeds, ids, losses = Seeds(), Ids(), Losses()
     zero = {"enabled": sharded, "stage": 3}
-    cfg = config(folder, train_micro_batch_size=8, zero_optimization=zero)
+    kept = {"period": saved_every, "max_to_keep": 2}
+    cfg = config(folder, train_micro_batch_size=8, zero_optimization=zero, checkpointer=kept)
     stop = [Stop(stop_at)] if stop_at is not None else []
     try:
         trainer = trained(cfg, seeds, ids, losses, *stop)

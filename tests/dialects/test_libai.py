@@ -350,7 +350,19 @@ def test_sharded_processes_learn_what_copies_do(tmp_path):
     copies = pool().run(2, two_ranks, tmp_path / "copies")
     shards = pool().run(2, two_ranks, tmp_path / "shards", None, True)
     assert [a for _, a in shards[0][2]] == pytest.approx([a for _, a in copies[0][2]], rel=1e-4)
-    assert shards[0][2] == shards[1][2]
+
+
+def test_processes_exchange_losses_only_where_a_writer_looks_at_them(tmp_path):
+    one, other = pool().run(2, two_ranks, tmp_path, None, False, 3)
+    both = list(zip(one[2], other[2], strict=True))
+    alike = [a[0] for a, b in both if a == b]
+    assert alike == [3, 4, 7, 9, 11]  # log_period=4, eval_period=5
+    written = [(row["iteration"], row["total_loss"]) for row in rows(tmp_path)]
+    assert [at for at, _ in written if at in (3, 7, 11)] == [3, 7, 11]
+    pool().run(2, two_ranks, tmp_path / "cut", 10, False, 3)
+    pool().run(2, two_ranks, tmp_path / "cut", None, False, 3)
+    again = [(row["iteration"], row["total_loss"]) for row in rows(tmp_path / "cut")]
+    assert again == written
 
 
 @pytest.mark.parametrize("at", [3, 9])

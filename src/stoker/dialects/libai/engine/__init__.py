@@ -2,12 +2,7 @@
 
 from stoker.dialects.libai.engine import hooks
 from stoker.dialects.libai.engine.default import DefaultTrainer, default_setup
-from stoker.dialects.libai.engine.trainer import (
-    EagerTrainer,
-    GraphTrainer,
-    HookBase,
-    TrainerBase,
-)
+from stoker.dialects.libai.engine.trainer import EagerTrainer, GraphTrainer, HookBase, TrainerBase
 
 __all__ = [
     "DefaultTrainer",

@@ -1,37 +1,31 @@
 """How LiBai's hooks and steps take part in a Stoker run."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from stoker import Engine, Hook, Output, Run, Step
+from stoker import Engine, Hook, Output, Run, Step, dist
+from stoker.dialects.adapter import Adapter, overridden, with_names
+from stoker.hooks import Write
 
 _log = logging.getLogger("libai.trainer")
 _POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
-class Adapter(Hook):
-    """Calls one hook of LiBai's at the points that it overrides."""
-
-    alike = True
-
-    def __init__(self, hook: Any, base: type, name: str) -> None:
-        self.name, self.hook = name, hook
-        for point in _POINTS:
-            if getattr(type(hook), point) is not getattr(base, point):
-                setattr(self, point, _without_run(getattr(hook, point)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """That of the hook, if it has one."""
-        return dict(self.hook.state_dict()) if hasattr(self.hook, "state_dict") else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give it back."""
-        if hasattr(self.hook, "load_state_dict"):
-            self.hook.load_state_dict(state)
+def adapted(hooks: Iterable[Any], base: type) -> list[Hook]:
+    """Hooks of LiBai's and of Stoker's, as Stoker calls them."""
+    found: list[Hook] = []
+    for hook, name in with_names(hooks):
+        if isinstance(hook, Hook):
+            found.append(hook)
+            continue
+        found.append(one := Adapter(hook, name, alike=True))
+        for point in overridden(hook, base, _POINTS):
+            one.place(point, point, _without_run(getattr(hook, point)))
+    return found
 
 
 def _without_run(call: Any) -> Any:
@@ -47,12 +41,16 @@ class Clock(Hook):
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._waited = 0.0
+        self._periods: list[int] = []
 
     def before_train(self, run: Run) -> None:
         """Begin where the run begins, which a checkpoint may have said."""
         trainer = self._trainer
         trainer.run, trainer.storage = run, run.events
         trainer.iter = trainer.start_iter = run.step
+        periods = [hook.every for hook in trainer._hooks if isinstance(hook, Write)]
+        steps = {int(every.count) if every.unit == "st" else 1 for every in periods if every}
+        self._periods = dist.gathered(sorted(steps))[0]  # writers may be in the first alone
         _log.info(f"Starting training from iteration {run.step}")
 
     def before_epoch(self, run: Run) -> None:
@@ -67,8 +65,13 @@ class Clock(Hook):
         self._trainer.iter, self._trainer.data_time = run.step, waited
 
     def after_step(self, run: Run) -> None:
-        """Samples are counted."""
-        self._trainer.storage.samples = run.samples
+        """Samples are counted, and losses of all processes joined where a writer looks at them."""
+        storage = self._trainer.storage
+        storage.samples = run.samples
+        if storage.apart and (
+            run.done or run.wishes or any(run.step % period == 0 for period in self._periods)
+        ):
+            storage.share()
 
     def on_exception(self, run: Run) -> None:
         """Say what went wrong."""
@@ -147,6 +150,7 @@ class RunStep(Step):
 
     def __init__(self, trainer: Any, inner: Any) -> None:
         self._trainer, self._inner = trainer, inner
+        self.stands_for = inner.__class__.__name__
         self._run: Run
         self._window = Window([])
         self._updated = True

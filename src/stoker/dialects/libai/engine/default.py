@@ -4,7 +4,9 @@ import argparse
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,7 @@ from stoker.dialects.libai.evaluation import (
 )
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.distributed import layout_of
-from stoker.dialects.libai.utils.events import (
-    CommonMetricPrinter,
-    JSONWriter,
-    TensorboardXWriter,
-)
+from stoker.dialects.libai.utils.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
 from stoker.dialects.libai.utils.logger import setup_logger
 from stoker.errors import did_you_mean
 
@@ -109,6 +107,12 @@ def _check_known(given: Section, known: Section, at: str) -> None:
             _check_known(as_config(value), inside, f"{at}.{name}")
 
 
+@cache
+def _takes_device(run_step: Callable[..., None]) -> bool:
+    """Whether a ``run_step`` takes the device beside ``get_batch``, which not all pages show."""
+    return len(signature(run_step).parameters) > 2
+
+
 class DefaultTrainer(TrainerBase):
     """Trains what a config describes: model, graph, train, optim, dataloader, tokenization.
 
@@ -168,7 +172,10 @@ class DefaultTrainer(TrainerBase):
     def run_step(self) -> None:
         """One iteration, by the inner trainer."""
         self._trainer.iter = self._number
-        self._trainer.run_step(self.get_batch, self.cfg["train"]["input_placement_device"])
+        if _takes_device(type(self._trainer).run_step):
+            self._trainer.run_step(self.get_batch, self.cfg["train"]["input_placement_device"])
+        else:
+            self._trainer.run_step(self.get_batch)
 
     def run_step_of(self, inner: Any, number: int) -> None:
         """The same, with the number that the inner trainer counts by."""

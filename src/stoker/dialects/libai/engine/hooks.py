@@ -2,10 +2,9 @@
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from stoker import Run
 from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.commit import remove
+from stoker.dialects.adapter import link
 from stoker.dialects.libai.engine.trainer import HookBase
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
@@ -22,6 +22,7 @@ from stoker.errors import did_you_mean
 from stoker.events import Writer
 
 _log = logging.getLogger("libai.hooks")
+_POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 class CallbackHook(HookBase):
@@ -35,33 +36,13 @@ class CallbackHook(HookBase):
         before_step: Callable[[Any], None] | None = None,
         after_step: Callable[[Any], None] | None = None,
     ) -> None:
-        self._calls = {
-            "before_train": before_train,
-            "after_train": after_train,
-            "before_step": before_step,
-            "after_step": after_step,
-        }
+        given = (before_train, after_train, before_step, after_step)
+        for point, call in zip(_POINTS, given, strict=True):
+            if call is not None:
+                setattr(self, point, partial(self._call, call))
 
-    def before_train(self) -> None:
-        """Call its function."""
-        self._call("before_train")
-
-    def after_train(self) -> None:
-        """Call its function."""
-        self._call("after_train")
-
-    def before_step(self) -> None:
-        """Call its function."""
-        self._call("before_step")
-
-    def after_step(self) -> None:
-        """Call its function."""
-        self._call("after_step")
-
-    def _call(self, point: str) -> None:
-        call = self._calls[point]
-        if call is not None:
-            call(self.trainer)
+    def _call(self, call: Callable[[Any], None]) -> None:
+        call(self.trainer)
 
 
 class IterationTimer(HookBase):
@@ -138,12 +119,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
     The names ``model_0000009`` and ``model_final`` beside it lead to the checkpoints, and
     ``last_checkpoint`` names the newest.
 
-    Args:
-        checkpointer: says where.
-        period: iterations between two.
-        max_iter: the end, where it is another than the run's.
-        max_to_keep: how many of those by period stay; None means all.
-        file_prefix: the first part of the names.
+    ``max_to_keep`` of those by period stay, all if None; ``max_iter`` is the run's unless given.
     """
 
     def __init__(
@@ -175,14 +151,10 @@ class PeriodicCheckpointer(stock.Checkpoint):
             names.append(f"{self._prefix}_final")
         folder = path.parent.parent
         for name in names:
-            aside = folder / f".{name}.partial"
-            aside.unlink(missing_ok=True)
-            aside.symlink_to(path.relative_to(folder))
-            with suppress(IsADirectoryError):  # one by the same name that is no link stays
-                os.replace(aside, folder / name)
-        for link in folder.glob(f"{self._prefix}_*"):
-            if link.is_symlink() and not link.exists():
-                link.unlink()
+            link(folder / name, path)
+        for old in folder.glob(f"{self._prefix}_*"):
+            if old.is_symlink() and not old.exists():
+                old.unlink()
         if names:
             self._checkpointer.tag_last_checkpoint(names[-1])
 
@@ -200,11 +172,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
 class EvalHook(HookBase):
     """Evaluates every so many iterations, and at the end of the last.
 
-    Results reach the storage, ``run.metrics`` and all writers at once.
-
-    Args:
-        eval_period: iterations between two; 0 leaves only the end.
-        eval_function: gives results by name, which may be nested.
+    Results, whose names may be nested, reach the storage, ``run.metrics`` and writers at once.
     """
 
     def __init__(self, eval_period: int, eval_function: Callable[[], Any]) -> None:
@@ -236,15 +204,7 @@ def is_due(trainer: Any, period: int) -> bool:
 
 
 class BestCheckpointer(HookBase):
-    """Saves ``model_best`` when a result is better than all before; stands after `EvalHook`.
-
-    Args:
-        eval_period: that of the evaluation.
-        checkpointer: saves it.
-        val_metric: the name of the result.
-        mode: whether the best is the largest ("max") or the smallest ("min").
-        file_prefix: the name of the checkpoint.
-    """
+    """Saves ``model_best`` when a result is better than all before; stands after `EvalHook`."""
 
     def __init__(
         self,
@@ -291,9 +251,9 @@ class PeriodicWriter(stock.Write):
     def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
         given = list(writers)
         super().__init__(
-            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given),
-            every=period,
+            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given), every=period
         )
+        self.name = "PeriodicWriter"
         self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
 
     def after_epoch(self, run: Run) -> None:

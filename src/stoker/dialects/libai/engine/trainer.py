@@ -1,22 +1,14 @@
 """The trainers: a loop of iterations that is Stoker's, with hooks at four points of it."""
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stoker import Engine, Hook, Run, Trainer, dist
-from stoker.dialects.libai.engine.adapter import (
-    Adapter,
-    Anchor,
-    Clock,
-    Model,
-    Optimizer,
-    RunStep,
-)
+from stoker import Engine, Hook, Run, Trainer
+from stoker.dialects.libai.engine.adapter import Anchor, Clock, Model, Optimizer, RunStep, adapted
 from stoker.dialects.libai.utils.events import EventStorage, get_event_storage
 from stoker.hooks import Write
 
@@ -87,22 +79,23 @@ class TrainerBase:
 
     @staticmethod
     def write_metrics(loss_dict: Mapping[str, Tensor], data_time: float, prefix: str = "") -> None:
-        """Put the losses of an iteration, and their sum as ``total_loss``; means over processes."""
+        """Put the losses of an iteration, and their sum as ``total_loss``.
+
+        They are those of this process until a writer looks at them: then means over all.
+        """
         found = {prefix + name: _number(value) for name, value in loss_dict.items()}
-        if (count := dist.world_size()) > 1:
-            sums = dist.all_sum(*(float(value) for value in found.values()))
-            found = {n: torch.tensor(one / count) for n, one in zip(found, sums, strict=True)}
         storage = get_event_storage()
         storage.put_scalar("data_time", data_time)
         losses = [value for name, value in found.items() if "loss" in name]
         total = losses[0] if len(losses) == 1 else sum(value.detach() for value in losses)
-        storage.put_scalar(f"{prefix}total_loss", total)
+        storage.put_apart(f"{prefix}total_loss", total)
         if len(found) > 1:
             for name, value in found.items():
-                storage.put_scalar(name, value)
+                storage.put_apart(name, value)
 
     def flush(self) -> None:
-        """Have the writers write what is new, whatever their period."""
+        """Have the writers write what is new, whatever their period; all processes call it."""
+        self.storage.share()
         for hook in self._hooks:
             if isinstance(hook, Write):
                 hook.act(self.run)
@@ -139,7 +132,7 @@ class TrainerBase:
         step = inner.stoker_step = RunStep(me, weakref.proxy(inner))
         trainer = Trainer(
             engine,
-            [Clock(me), *self._adapted()],
+            [Clock(me), *adapted(self._hooks, HookBase)],
             step=step,
             accumulate=getattr(inner, "grad_acc_steps", 1),
             last_window="drop",
@@ -151,19 +144,6 @@ class TrainerBase:
         storage.engine = engine
         trainer.run.events, trainer.run.step = storage, start_iter
         return trainer, loader
-
-    def _adapted(self) -> list[Hook]:
-        seen: Counter[str] = Counter()
-        found: list[Hook] = []
-        for hook in self._hooks:
-            if isinstance(hook, Hook):
-                found.append(hook)
-                continue
-            kind = type(hook).__name__
-            seen[kind] += 1
-            name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
-            found.append(Adapter(hook, HookBase, name))
-        return found
 
 
 def _number(value: Tensor) -> Tensor:
@@ -193,13 +173,10 @@ def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any
 
 
 class EagerTrainer(TrainerBase):
-    """Runs a model whose forward returns a dict of losses.
+    """Runs a model whose forward, called with a batch as keyword arguments, returns its losses.
 
-    Args:
-        model: called with a batch as keyword arguments.
-        data_loader: gives the batches; ``mixup_func`` of it, if there is one, mixes them.
-        optimizer: over the model's parameters.
-        grad_acc_steps: batches to one iteration.
+    ``grad_acc_steps`` batches make one iteration; ``data_loader.mixup_func``, if there is one,
+    mixes them.
     """
 
     def __init__(

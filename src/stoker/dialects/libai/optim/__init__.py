@@ -20,15 +20,8 @@ def get_default_optimizer_params(
 ) -> list[dict[str, Any]]:
     """The parameters of a model in groups of equal options; each group is clipped by itself.
 
-    Args:
-        model: whose trainable parameters.
-        base_lr: the learning rate; None leaves it to the optimizer.
-        weight_decay: the same.
-        weight_decay_norm: for the parameters of normalisation layers.
-        weight_decay_bias: for parameters named "bias".
-        clip_grad_max_norm: bound on the norm of the gradients.
-        clip_grad_norm_type: which norm.
-        overrides: options by the last part of a parameter's name.
+    What is None is left to the optimizer; ``overrides`` are options by the last part of a
+    parameter's name.
     """
     clip = {"clip_norm": clip_grad_max_norm, "norm_type": clip_grad_norm_type}
     common = {"lr": base_lr, "weight_decay": weight_decay, **clip}

@@ -6,137 +6,98 @@ iterations ("linear"), or waits below ("constant"); from there on it is the sche
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
-
-Method: TypeAlias = Literal["linear", "constant"]
-_Shape: TypeAlias = Callable[[int, float], float]
-"""The factor on the rate at an iteration, for a group of that first rate."""
+from stoker.dialects.rates import schedule
 
 
-def _warming(
-    optimizer: Optimizer, max_iter: int, factor: float, warmup: int, method: str, shape: _Shape
-) -> LambdaLR:
-    if method not in ("linear", "constant"):
-        raise ValueError(f"warmup_method is 'linear' or 'constant', got {method!r}")
-    if not 0 <= warmup <= max_iter:
-        raise ValueError(f"a warm-up of {warmup} iterations does not fit a run of {max_iter}")
+def _warming(name: str, says: str, shape: Callable[..., float], *order: str, **own: Any) -> Any:
+    """A schedule of ``shape(step, base, max_iter, …)``; the order is that of the arguments."""
 
-    def at(base: float) -> Callable[[int], float]:
-        def rate(step: int) -> float:
-            if step >= warmup:
-                return shape(step, base)
-            done = step / warmup if method == "linear" else 0.0
-            return factor + (shape(warmup, base) - factor) * done
+    def factor(
+        step: int,
+        base: float,
+        max_iter: int,
+        warmup_factor: float,
+        warmup_iter: int,
+        warmup_method: str,
+        **options: Any,
+    ) -> float:
+        if warmup_method not in ("linear", "constant"):
+            raise ValueError(f"warmup_method is 'linear' or 'constant', got {warmup_method!r}")
+        if not 0 <= warmup_iter <= max_iter:
+            raise ValueError(
+                f"a warm-up of {warmup_iter} iterations does not fit a run of {max_iter}"
+            )
+        if step >= warmup_iter:
+            return shape(step, base, max_iter, **options)
+        done = step / warmup_iter if warmup_method == "linear" else 0.0
+        then = shape(warmup_iter, base, max_iter, **options)
+        return warmup_factor + (then - warmup_factor) * done
 
-        return rate
-
-    return LambdaLR(optimizer, [at(float(group["lr"])) for group in optimizer.param_groups])
-
-
-def WarmupCosineLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    warmup_factor: float,
-    warmup_iter: int,
-    alpha: float = 0.0,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Falls along half a cosine to ``alpha`` times the rate."""
-
-    def shape(step: int, base: float) -> float:
-        return alpha + (1 - alpha) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
-
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+    common = {"max_iter": ..., "warmup_factor": ..., "warmup_iter": ...}
+    options = {**common, **own, "warmup_method": "linear"}
+    return schedule(name, says, factor, **{one: options[one] for one in order or options})
 
 
-def WarmupCosineAnnealingLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    warmup_factor: float,
-    warmup_iter: int,
-    eta_min: float = 0.0,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Falls along half a cosine to the rate ``eta_min``."""
-
-    def shape(step: int, base: float) -> float:
-        low = eta_min / base
-        return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
-
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+def _cosine(
+    step: int, base: float, max_iter: int, alpha: float | None = None, eta_min: float = 0.0
+) -> float:
+    low = eta_min / base if alpha is None else alpha
+    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
 
 
-def WarmupStepLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    warmup_factor: float,
-    warmup_iter: int,
-    step_size: int,
-    gamma: float = 0.1,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Times ``gamma`` every ``step_size`` iterations."""
-
-    def shape(step: int, base: float) -> float:
-        return float(gamma ** (step // step_size))
-
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+def _steps(step: int, base: float, max_iter: int, step_size: int, gamma: float) -> float:
+    return float(gamma ** (step // step_size))
 
 
-def WarmupMultiStepLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    warmup_factor: float,
-    warmup_iter: int,
-    milestones: Sequence[int],
-    gamma: float = 0.1,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Times ``gamma`` at each of the milestones."""
+def _falls(step: int, base: float, max_iter: int, milestones: Any, gamma: float) -> float:
     if list(milestones) != sorted(milestones):
         raise ValueError(f"milestones rise, got {list(milestones)}")
-
-    def shape(step: int, base: float) -> float:
-        return float(gamma ** bisect_right(milestones, step))
-
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+    return float(gamma ** bisect_right(milestones, step))
 
 
-def WarmupExponentialLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    gamma: float,
-    warmup_factor: float,
-    warmup_iter: int,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Times ``gamma`` every iteration."""
-
-    def shape(step: int, base: float) -> float:
-        return float(gamma**step)
-
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
+    return float(gamma**step)
 
 
-def WarmupPolynomialLR(  # noqa: N802
-    optimizer: Optimizer,
-    max_iter: int,
-    warmup_factor: float,
-    warmup_iter: int,
-    end_learning_rate: float = 0.0001,
-    power: float = 1.0,
-    cycle: bool = False,
-    warmup_method: Method = "linear",
-) -> LambdaLR:
-    """Falls by ``(1 - progress) ** power`` to ``end_learning_rate``; with ``cycle`` over again."""
+def _power(
+    step: int, base: float, max_iter: int, end_learning_rate: float, power: float, cycle: bool
+) -> float:
+    low = end_learning_rate / base
+    whole = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
+    return low + (1 - low) * float((1 - min(1.0, step / whole)) ** power)
 
-    def shape(step: int, base: float) -> float:
-        low = end_learning_rate / base
-        whole = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
-        return low + (1 - low) * float((1 - min(1.0, step / whole)) ** power)
 
-    return _warming(optimizer, max_iter, warmup_factor, warmup_iter, warmup_method, shape)
+WarmupCosineLR = _warming(
+    "WarmupCosineLR", "Falls along half a cosine to ``alpha`` of the rate.", _cosine, alpha=0.0
+)
+WarmupCosineAnnealingLR = _warming(
+    "WarmupCosineAnnealingLR", "The same to the rate ``eta_min``.", _cosine, eta_min=0.0
+)
+WarmupStepLR = _warming(
+    "WarmupStepLR", "Times ``gamma`` every ``step_size``.", _steps, step_size=..., gamma=0.1
+)
+WarmupMultiStepLR = _warming(
+    "WarmupMultiStepLR",
+    "Times ``gamma`` at each of the milestones.",
+    _falls,
+    milestones=...,
+    gamma=0.1,
+)
+WarmupExponentialLR = _warming(
+    "WarmupExponentialLR",
+    "Times ``gamma`` every iteration.",
+    _exponential,
+    *("max_iter", "gamma", "warmup_factor", "warmup_iter", "warmup_method"),
+    gamma=...,
+)
+WarmupPolynomialLR = _warming(
+    "WarmupPolynomialLR",
+    "Falls by ``(1 - progress) ** power`` to a rate; with ``cycle`` over again.",
+    _power,
+    end_learning_rate=0.0001,
+    power=1.0,
+    cycle=False,
+)

@@ -16,14 +16,7 @@ _log = logging.getLogger("libai.checkpoint")
 
 
 class Checkpointer:
-    """Saves a model, and other things that have a state, into a folder with a name.
-
-    Args:
-        model: its weights.
-        save_dir: where; nothing is saved without it.
-        save_to_disk: whether to save at all.
-        checkpointables: what else is saved, by name.
-    """
+    """Saves a model, and other things that have a state, into a folder with a name."""
 
     def __init__(
         self,
@@ -54,9 +47,7 @@ class Checkpointer:
     def load(self, path: str | Path, checkpointables: Sequence[str] | None = None) -> Any:
         """Load what fits, and say what does not; further values that were saved with it.
 
-        Args:
-            path: a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
-            checkpointables: what to load beside the model; None means all.
+        The path is a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
         """
         if str(path) == "":
             _log.info("no checkpoint to load: the model is as it was made")

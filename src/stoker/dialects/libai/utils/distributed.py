@@ -6,35 +6,18 @@ from typing import Any
 from stoker import Layout
 from stoker import dist as _dist
 
-
-def get_rank() -> int:
-    """The number of this process."""
-    return _dist.rank()
+get_rank, get_world_size = _dist.rank, _dist.world_size
+is_main_process, synchronize = _dist.is_main, _dist.wait
 
 
 def get_local_rank() -> int:
-    """The same among those on this machine."""
+    """The number of this process among those on this machine."""
     return int(os.environ.get("LOCAL_RANK", _dist.rank()))
-
-
-def get_world_size() -> int:
-    """How many processes there are."""
-    return _dist.world_size()
-
-
-def is_main_process() -> bool:
-    """Whether this is the first one."""
-    return _dist.is_main()
 
 
 def is_last_process() -> bool:
     """Whether this is the last one."""
     return _dist.rank() == _dist.world_size() - 1
-
-
-def synchronize() -> None:
-    """Wait until all processes are here."""
-    _dist.all_sum(0.0)
 
 
 def layout_of(cfg: Any) -> Layout:

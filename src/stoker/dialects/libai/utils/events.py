@@ -1,13 +1,14 @@
 """The numbers of a run, counted in iterations from 0, and where they are written to."""
 
 import logging
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from stoker import Engine, events
+from stoker import Engine, dist, events
 from stoker.events import Row, Where, Writer
 
 _log = logging.getLogger("libai.events")
@@ -47,6 +48,7 @@ class EventStorage(events.EventStorage):
         self.samples = 0
         self.engine: Engine | None = None  # of the run that is in progress
         self.images: list[tuple[str, Tensor, int]] = []
+        self.apart: Counter[str] = Counter()  # values that are this process's own yet, by name
 
     @property
     def iter(self) -> int:
@@ -60,6 +62,30 @@ class EventStorage(events.EventStorage):
     def increment(self) -> None:
         """Go on to the next iteration, where no trainer does it."""
         self.step += 1
+
+    def put_apart(self, name: str, value: Any) -> None:
+        """Put a number of this process, of which `share` makes the mean over all."""
+        self.put_scalar(name, value)
+        self.apart[self._prefix + name] += 1
+
+    def share(self) -> None:
+        """Make means over all processes of what each has put apart; all of them call it."""
+        new = [(self._series[name].values, count) for name, count in self.apart.items()]
+        self.apart.clear()
+        places = [(vs, at) for vs, count in new for at in range(-min(count, len(vs)), 0)]
+        if (size := dist.world_size()) > 1 and places:
+            sums = dist.all_sum(*(float(values[at]) for values, at in places))
+            for (values, at), one in zip(places, sums, strict=True):
+                values[at] = one / size
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers it holds, and which of them are not shared yet."""
+        return {**super().state_dict(), "apart": dict(self.apart)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        self.apart = Counter(state["apart"])
 
     def put_image(self, img_name: str, img_tensor: Tensor) -> None:
         """Put an image, (channels, height, width), for TensorBoard."""
