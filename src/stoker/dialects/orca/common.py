@@ -50,17 +50,10 @@ def init_orca_context(
 ) -> Any:
     """Start a Spark session, or join or start a Ray cluster; the SparkContext, None on Ray.
 
-    Without PySpark a context "local" starts nothing and is None: the backend "local" needs none.
-
-    Args:
-        cluster_mode: "local", or what Spark takes as its master; "spark-submit" and None leave
-            that to the environment, and are "local" where it says nothing.
-        runtime: "spark" or "ray".
-        cores: of this machine, for "local".
-        memory: of the Spark driver and its executors.
-        num_nodes: how many machines an estimator counts ``workers_per_node`` on.
-        conf: further settings of Spark by name.
-        address: of the Ray cluster, as ``ray start`` printed it.
+    The ``cluster_mode`` is "local", or what Spark takes as its master; "spark-submit" and None
+    leave that to the environment. An estimator counts ``workers_per_node`` on ``num_nodes``.
+    ``address`` is of Ray, ``conf`` further settings of Spark. Without PySpark a context "local"
+    starts nothing and is None: the backend "local" needs none.
     """
     if runtime not in _RUNTIMES:
         near = did_you_mean(str(runtime), _RUNTIMES)
@@ -98,30 +91,23 @@ def _start_spark(mode: str | None, cores: int, memory: str, conf: Mapping[str, s
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("orca").config("spark.driver.memory", memory)
-    builder = builder.config("spark.executor.memory", memory)
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.executor.memory": memory,
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.appName("orca")
     if mode == "local" or (mode is None and "PYSPARK_GATEWAY_PORT" not in os.environ):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+        builder, settings["spark.ui.enabled"] = builder.master(f"local[{cores}]"), "false"
     elif mode not in (None, "spark-submit"):
         builder = builder.master(mode)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = builder.config(map={**settings, **conf}).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
 def _start_ray(cores: int, address: str | None) -> None:
-    ray: Any = import_module("ray")
-    if address is not None:
-        ray.init(address=address, logging_level="warning")
-        return
-    ray.init(
-        address="local",
-        num_cpus=cores,
-        include_dashboard=False,
-        logging_level="warning",
-        _node_ip_address="127.0.0.1",
-    )
+    own = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    options = own if address is None else {}
+    import_module("ray").init(address=address or "local", logging_level="warning", **options)

@@ -1,18 +1,17 @@
 """Orca's owner as a Stoker `Step`, and its callbacks as hooks."""
 
 import math
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from stoker import Engine, Hook, Output, Priority, Run, Step, dist
+from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import MainCallback
 from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner, renamed
 from stoker.log import get_logger
-from stoker.types import Stateful
 
 _log = get_logger()
 
@@ -40,7 +39,7 @@ class OwnerStep(Step):
 
     def __init__(self, owner: MainCallback, runner: TorchRunner) -> None:
         self._owner, self._runner = owner, runner
-        self.__name__ = type(owner).__name__
+        self.__name__ = self.stands_for = type(owner).__name__
         self.forward_s = self.backward_s = 0.0
 
     def train(self, run: Run) -> bool | None:
@@ -92,31 +91,21 @@ def shared_loss(run: Run, loss: Tensor) -> Tensor:
     return loss if size == expected else loss * (size / expected)
 
 
-class CallbackHook(Hook):
+def adapted(callback: Callback, runner: TorchRunner, name: str) -> Adapter:
     """A callback, at the points that it acts at."""
+    hook = Adapter(callback, name)
+    for point, names in POINTS.items():
+        own = overridden(callback, Callback, names)
+        if own:
+            in_fit_alone = point in ("before_run", "after_run")
+            hook.place(own[0], point, _call(getattr(callback, names[0]), runner, in_fit_alone))
+    return hook
 
-    def __init__(self, callback: Callback, runner: TorchRunner, number: int) -> None:
-        self.name = f"{type(callback).__name__} {number}" if number else type(callback).__name__
-        self._callback = callback
-        for point, names in POINTS.items():
-            if any(getattr(type(callback), n) is not getattr(Callback, n) for n in names):
-                setattr(
-                    self, point, partial(self._call, runner, getattr(callback, names[0]), point)
-                )
 
-    @staticmethod
-    def _call(runner: TorchRunner, method: Any, point: str, run: Run) -> None:
-        if run.task == "fit" or point not in ("before_run", "after_run"):
-            method(runner)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The callback's own."""
-        return self._callback.state_dict() if isinstance(self._callback, Stateful) else {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
-        if isinstance(self._callback, Stateful):
-            self._callback.load_state_dict(state)
+def _call(method: Any, runner: TorchRunner, in_fit_alone: bool) -> Any:
+    if in_fit_alone:
+        return lambda run: method(runner) if run.task == "fit" else None
+    return lambda run: method(runner)
 
 
 class RunnerHook(Hook):

@@ -51,22 +51,12 @@ class Estimator:
     ) -> "PyTorchEstimator":
         """An estimator for a model.
 
-        Args:
-            model: ``(config) -> module``, or a module.
-            optimizer: ``(model, config) -> optimizer``, or an optimizer.
-            loss: a loss, its class, or ``(config) -> loss``; None where an owner computes it.
-            metrics: one or several of `bigdl.orca.learn.metrics`, of torchmetrics, or by name.
-            backend: "local", "ray" or "spark".
-            config: what creators get.
-            workers_per_node: processes on each machine.
-            scheduler_creator: ``(optimizer, config) -> scheduler``.
-            scheduler_step_freq: whether the learning rate moves by "epoch" or by "batch".
-            use_tqdm: show a progress bar.
-            model_dir: a folder that all workers reach, for checkpoints; with it the same script
-                started again goes on where it was.
-            sync_stats: stats are of all workers together, always: only True.
-            log_level: from which level on Stoker's logger speaks.
-            log_to_driver: what workers say is shown, always: only True.
+        Creators are ``model(config)``, ``optimizer(model, config)``, ``loss(config)`` and
+        ``scheduler_creator(optimizer, config)``; the first three may be the objects themselves, and
+        the loss a class, or None where an owner computes it. Metrics are one or several of
+        `bigdl.orca.learn.metrics`, of torchmetrics, or names. With a ``model_dir``, which all
+        workers reach, the same script started again goes on where it was. ``sync_stats`` and
+        ``log_to_driver`` cannot be turned off.
         """
         if backend not in _BACKENDS:
             near = did_you_mean(str(backend), _BACKENDS) or " (horovod's averaging is what all do)"
@@ -128,22 +118,13 @@ class PyTorchEstimator:
     ) -> list[dict[str, Any]]:
         """Train ``epochs`` more, or until there are ``max_steps`` updates in all.
 
-        Args:
-            data: ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``, or
-                a DataFrame of Spark or pandas.
-            epochs: passes over the data.
-            max_steps: updates since the beginning of the run, instead of epochs.
-            batch_size: of all workers together, for creators and datasets.
-            profile: add the mean seconds of forward, backward and epoch to the stats.
-            reduce_results: stats are of all workers together: only True.
-            feature_cols: the columns that the model gets.
-            label_cols: the columns of its targets.
-            validation_data: the same as ``data``, for validation after each epoch.
-            callbacks: those of this fit.
+        Data is ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``, or a
+        DataFrame of Spark or pandas, whose ``feature_cols`` the model gets and whose ``label_cols``
+        are its targets. ``batch_size`` is of all workers together.
 
         Returns:
             The stats of each epoch: epoch, batch_count, num_samples, train_loss, last_train_loss,
-            val_loss, val_num_samples, val_<metric>.
+            val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean seconds.
         """
         if self._parts.optimizer is None:
             raise ValueError("fit() needs an optimizer: Estimator.from_torch(optimizer=…)")
@@ -297,15 +278,12 @@ class PyTorchEstimator:
         )
 
     def _do(self, job: Job) -> Done:
-        found: Done
         if self._backend == "local" and self._workers == 1:
-            found = work(job, self._engine)
-        elif self._backend == "local":
-            found = launch.run(work, job, nproc=self._workers)
-        elif self._backend == "ray":
-            found = launch.run(work, job, on="ray", workers=self._workers)
-        else:
-            found = launch.run(work, job, on="spark", workers=self._workers)
+            return work(job, self._engine)
+        started: dict[str, Any] = {"nproc": self._workers}
+        if self._backend != "local":
+            started = {"on": self._backend, "workers": self._workers}
+        found: Done = launch.run(work, job, **started)
         return found
 
     def _fresh(self) -> Engine:

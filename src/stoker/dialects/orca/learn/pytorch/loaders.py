@@ -62,14 +62,7 @@ def sendable(
 
 
 def loader_of(data: Any, config: Mapping[str, Any], batch_size: int, *, shuffle: bool) -> Any:
-    """A loader: what a creator makes, the batches of a dataset, or what was given.
-
-    Args:
-        data: as `sendable` gave it.
-        config: for a creator.
-        batch_size: of this process.
-        shuffle: whether a dataset is read in random order.
-    """
+    """A loader: what a creator makes, the batches of a dataset, or what was given."""
     if isinstance(data, Dataset):
         return DataLoader(data, batch_size=batch_size, shuffle=shuffle)
     if isinstance(data, DataLoader) or not isinstance(data, Callable):  # type: ignore[arg-type]

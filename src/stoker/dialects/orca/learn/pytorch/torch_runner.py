@@ -48,6 +48,12 @@ class TorchRunner:
 
     # Counters and limits
 
+    epochs = property(lambda self: self.run.epoch, doc="Finished epochs.")
+    epoch = property(lambda self: self.run.epoch_in_hand, doc="The one in hand, from 1.")
+    global_step = property(lambda self: self.run.step, doc="Finished updates.")
+    rank = property(lambda self: dist.rank(), doc="The number of this process.")
+    size = property(lambda self: dist.world_size(), doc="How many processes there are.")
+
     @property
     def num_epochs(self) -> int | None:
         """The epochs of the run in all, None where nothing tells."""
@@ -55,21 +61,6 @@ class TorchRunner:
         if run.max_epochs is None and run.max_steps and run.steps_per_epoch:
             return math.ceil(run.max_steps / run.steps_per_epoch)
         return run.max_epochs
-
-    @property
-    def epochs(self) -> int:
-        """Finished epochs."""
-        return self.run.epoch
-
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch in hand, counted from 1."""
-        return self.run.epoch_in_hand
-
-    @property
-    def global_step(self) -> int:
-        """Finished updates."""
-        return self.run.step
 
     @property
     def stop(self) -> bool:
@@ -82,22 +73,11 @@ class TorchRunner:
             self.run.ask("end_epoch")
             self.run.stop(STOPPED)
 
-    @property
-    def rank(self) -> int:
-        """The number of this process."""
-        return dist.rank()
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        return dist.world_size()
-
     # What is trained
 
-    @property
-    def optimizer(self) -> Any:
-        """What the optimizer creator made."""
-        return self.engine.optimizer
+    optimizer = property(lambda self: self.engine.optimizer, doc="What its creator made.")
+    criterion = property(lambda self: self.engine.criterion, doc="The loss function.")
+    metrics = property(lambda self: renamed(self.run.metrics), doc="The results so far.")
 
     @property
     def scheduler(self) -> Any:
@@ -105,16 +85,6 @@ class TorchRunner:
         return next(iter(self.engine.lr_schedulers.values()), None)
 
     lr_scheduler = scheduler
-
-    @property
-    def criterion(self) -> Any:
-        """The loss function."""
-        return self.engine.criterion
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The results of this epoch as far as known, as in ``epoch_stats``."""
-        return renamed(self.run.metrics)
 
     @property
     def outputs(self) -> Any:

@@ -1,6 +1,5 @@
 """What an estimator has done, here or in every process of a job."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isclass, signature
@@ -11,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stoker import Engine, Hook, Trainer, dist, hooks, load_weights
+from stoker.dialects.adapter import with_names
 from stoker.dialects.orca.learn.metrics import named
-from stoker.dialects.orca.learn.pytorch.bridge import CallbackHook, DropHook, OwnerStep, RunnerHook
+from stoker.dialects.orca.learn.pytorch.bridge import DropHook, OwnerStep, RunnerHook, adapted
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import make_only_mainCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
@@ -117,10 +117,11 @@ def _hooks(
     if job.parts.metrics:
         found.append(hooks.Metrics(**named(job.parts.metrics)))
     found += [watch, DropHook(runner)]
-    seen: Counter[type] = Counter()
-    for callback in callbacks:
-        found += [CallbackHook(callback, runner, seen[type(callback)]), *callback.hooks()]
-        seen[type(callback)] += 1
+    for callback, name in with_names(callbacks):
+        found.append(adapted(callback, runner, name))
+        for hook in callback.hooks():
+            hook.name = f"{name}.{hook.name}"
+            found.append(hook)
     if job.bar and not any(isinstance(hook, hooks.Progress) for hook in found):
         found.append(hooks.Progress())
     if job.task == "fit":

@@ -7,6 +7,7 @@ from string import Formatter
 from stoker import Every, Hook, Run, dist
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.manifest import Manifest
+from stoker.dialects.adapter import link
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.errors import CheckpointError, did_you_mean
 from stoker.hooks import Priority
@@ -21,11 +22,9 @@ class ModelCheckpoint(Callback):
     estimator's ``model_dir``; a name is a link to one of them. The same script started again goes
     on from the newest.
 
-    Args:
-        filepath: folder and name, such as ``"models/net-{epoch:02d}-{iter}"``.
-        save_weights_only: let the names lead to the weights alone.
-        by_epoch: whether ``interval`` counts epochs or updates.
-        interval: -1 means every epoch, and by updates only the end.
+    ``filepath`` is folder and name, such as ``"models/net-{epoch:02d}-{iter}"``; ``interval``
+    counts epochs, or updates; -1 means every epoch, and by updates only the end. With
+    ``save_weights_only`` the names lead to the weights alone.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Names(Hook):
     writes = True
 
     def __init__(self, callback: ModelCheckpoint, checkpoints: Path) -> None:
-        self.name = "ModelCheckpoint, its names"
+        self.name = "ModelCheckpoint.names"
         self._callback, self._checkpoints = callback, checkpoints
         self._every = callback.every
 
@@ -104,11 +103,8 @@ class Names(Hook):
             if self._every and (self._every.at_step(step) or self._every.at_epoch(epoch)):
                 self._point(self._callback.name(epoch, step), path)
         if last and saved:
-            (self._callback.folder / "last.ckpt").unlink(missing_ok=True)
             self._point("last.ckpt", saved[-1])
 
     def _point(self, name: str, path: Path) -> None:
-        link = self._callback.folder / name
         target = path / "model.safetensors" if self._callback.weights_only else path
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(target, link.parent))
+        link(self._callback.folder / name, target)

@@ -8,12 +8,7 @@ from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 
 
 class TensorBoardCallback(Callback):
-    """Writes into ``log_dir``, by one writer on the first process; the x axis is the update.
-
-    Args:
-        log_dir: the folder.
-        freq: "epoch", "batch", or a number of updates.
-    """
+    """Writes into ``log_dir`` each "epoch", "batch" or number of updates; one writer, by update."""
 
     def __init__(self, log_dir: str | Path, freq: str | int = "epoch") -> None:
         whole = isinstance(freq, int) and not isinstance(freq, bool) and freq > 0

@@ -8,21 +8,13 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
 
 
 class WandbLoggerCallback(Callback):
-    """Logs the results of each epoch, from the first process alone.
+    """Logs the results of each epoch, from the first process alone; and config and model if asked.
 
-    Args:
-        project: the project to log to.
-        log_config: whether the estimator's config is logged, too.
-        watch_model: whether gradients and parameters are.
-        init_args: further arguments of ``wandb.init``.
+    Further arguments are those of ``wandb.init``.
     """
 
     def __init__(
-        self,
-        project: str,
-        log_config: bool = False,
-        watch_model: bool = False,
-        **init_args: Any,
+        self, project: str, log_config: bool = False, watch_model: bool = False, **init_args: Any
     ) -> None:
         self.project, self.log_config, self.watch_model = project, log_config, watch_model
         self.init_args = init_args
