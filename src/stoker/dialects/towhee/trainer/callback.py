@@ -105,7 +105,6 @@ class CallbackList:
 
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
-        self._at: dict[str, list[Callback]] = {}  # those that act at a point, found once
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self._callbacks)
@@ -121,41 +120,18 @@ class CallbackList:
         if singleton:
             self.pop_callback(callback)
         self._callbacks.append(callback)
-        self._at.clear()
 
     def pop_callback(self, callback: Callback | type[Callback]) -> None:
         """Take out those of this class."""
         kind = callback if isinstance(callback, type) else type(callback)
         self._callbacks = [c for c in self._callbacks if type(c).__name__ != kind.__name__]
-        self._at.clear()
-
-    def at(self, point: str) -> list[Callback]:
-        """Those that act at a point."""
-        if point not in self._at:
-            self._at[point] = [one for one in self._callbacks if _acts(type(one), point)]
-        return self._at[point]
-
-    def call(self, point: str, *arguments: Any) -> None:
-        """Call a point of them all."""
-        for one in self.at(point):
-            getattr(one, point)(*arguments)
-
-
-def _acts(kind: type[Callback], point: str) -> bool:
-    names = {point, f"on_batch_{point.rpartition('_')[2]}"} if "_batch_" in point else {point}
-    return any(getattr(kind, name) is not getattr(Callback, name) for name in names)
 
 
 class EarlyStoppingCallback(Callback):
     """Stops the training after ``patience`` results in a row that were no improvement.
 
-    Args:
-        control: the trainer's ``trainercontrol``.
-        monitor: a name in the logs.
-        min_delta: by how much a value must be better to count.
-        patience: how many results without improvement; at least 1.
-        mode: whether the largest ("max") or smallest ("min") is the best.
-        baseline: values that are not better than this count as no improvement.
+    ``control`` is the trainer's ``trainercontrol``. A value must be better by ``min_delta``, and
+    than the ``baseline`` if there is one.
     """
 
     def __init__(
@@ -196,11 +172,7 @@ class EarlyStoppingCallback(Callback):
 class ModelCheckpointCallback(Callback):
     """Saves at multiples of epochs or of training batches, as ``epoch_N`` or ``iteration_N``.
 
-    Args:
-        control: the trainer's ``trainercontrol``.
-        filepath: the folder of these, seen from ``output_dir``.
-        every_n_epoch: after so many epochs; -1 is off.
-        every_n_iteration: after so many training batches; -1 is off.
+    The folder of these is ``filepath``, seen from ``output_dir``; a period of -1 is off.
     """
 
     reads_every = 0
@@ -236,9 +208,7 @@ class ModelCheckpointCallback(Callback):
 class TensorBoardCallBack(Callback):
     """Writes the numbers of every step and evaluation for TensorBoard.
 
-    Args:
-        log_dir: where; None means ``runs/`` and the name of ``output_dir``.
-        comment: put behind that name.
+    Without a ``log_dir`` it is ``runs/`` and the name of ``output_dir``, with the comment behind.
     """
 
     def __init__(self, log_dir: str | None = None, comment: str = "") -> None:

@@ -29,11 +29,9 @@ _log = get_logger()
 class Folders(hooks.Checkpoint):
     """Saves a run so that it can go on, and what was asked for under its own name too.
 
-    Args:
-        output_dir: what is needed to go on is in ``checkpoints`` below it, until the end.
-        named: where the folders with names go; None where only flags ask for them.
-        settings: how the run is configured.
-        put: writes what goes into such a folder beside the checkpoint.
+    What is needed to go on is in ``checkpoints`` below ``output_dir``, until the end. Folders with
+    names go to ``named``, None where only flags ask for them; ``put`` writes what is beside the
+    checkpoint in them.
     """
 
     def __init__(
@@ -113,10 +111,7 @@ def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> N
 def where_to_begin(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
     """Whether an attempt with these settings was cut short, so that it goes on by itself.
 
-    What another run needed to go on is removed.
-
-    Raises:
-        FileExistsError: another run is there, and may not be replaced.
+    What another run needed to go on is removed, or refused where it may not be replaced.
     """
     checkpoints = Checkpoints(output_dir / "checkpoints")
     newest = checkpoints.newest()
@@ -149,11 +144,7 @@ def forget(output_dir: Path) -> None:
 
 
 def found(path: str | Path) -> Path:
-    """The checkpoint in a folder that was saved.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The checkpoint in a folder that was saved; a CheckpointError where there is none."""
     checkpoint = find_checkpoint(Path(path), None)
     assert checkpoint is not None
     return checkpoint

@@ -9,16 +9,7 @@ from torch import nn
 
 @dataclass
 class ModelCard:
-    """What is told of a model in the README.md beside it; what is None is found out.
-
-    Args:
-        model_name: what the model is called.
-        model_overview: a few words about it.
-        model_architecture: its layers.
-        dataset: what it was trained on.
-        training_config: how it was trained.
-        training_summary: how far, and with which results.
-    """
+    """What is told of a model in the README.md beside it; what is None is found out."""
 
     model_name: str | None = None
     model_overview: str | None = None

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from stoker import Engine, Hook, dist, hooks
 from stoker.config import LOSSES, OPTIMIZERS, SCHEDULERS, Registry
 from stoker.data import SeededDataset
+from stoker.dialects.adapter import with_names
 from stoker.dialects.towhee.trainer.callback import (
     Callback,
     EarlyStoppingCallback,
@@ -74,13 +75,9 @@ def optimizer_of(configs: TrainingConfig, model: nn.Module) -> Optimizer:
 def scheduler_of(
     configs: TrainingConfig, optimizer: Optimizer, total: int | None, so_far: tuple[int, Any]
 ) -> Any:
-    """The schedule of the rate over ``total`` updates.
+    """The schedule of the rate over ``total`` updates, None where that is not known.
 
-    Args:
-        configs: say which.
-        optimizer: whose rate it is.
-        total: None where that is not known.
-        so_far: the updates that were made already, and the schedule of those.
+    ``so_far`` is how many were made already, and the schedule of those.
     """
     steps, old = so_far
     rates = [group.get("lr") for group in optimizer.param_groups]
@@ -201,14 +198,16 @@ def hooks_of(
     configs: TrainingConfig, callbacks: Iterable[Callback], built_in: Sequence[Callback]
 ) -> list[Hook]:
     """The hooks that do the work of callbacks, and those that the config asks for."""
-    made: list[Hook | None] = []
-    for one in callbacks:
+    made: list[Hook] = []
+    for one, name in with_names(callbacks):
         try:
-            made.append(one.hook(Path(configs.output_dir)))
+            if (hook := one.hook(Path(configs.output_dir))) is not None:
+                hook.name = f"{name}.{hook.name}"
+                made.append(hook)
         except ImportError as error:
             if one not in built_in:
                 raise
             _log.warning(f"nothing is written for TensorBoard: {error}")
     made += [hooks.FreezeLayers(freeze_bn=True)] if configs.freeze_bn else []
     made += [keep_best(configs)] if configs.load_best_model_at_end else []
-    return [hook for hook in made if hook is not None]
+    return made

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker import Engine, Hook, Output, Run, Step
-from stoker.dialects.towhee.trainer.callback import CallbackList, TrainerControl
+from stoker import Engine, Hook, Output, Priority, Run, Step
+from stoker.dialects.adapter import Adapter, overridden
+from stoker.dialects.towhee.trainer.callback import Callback, CallbackList, TrainerControl
 from stoker.metrics import Mean
 from stoker.types import Stateful
 
@@ -19,10 +20,8 @@ WHOLE = ["the whole evaluation"]
 class Tally:
     """The numbers of one pass: the mean loss over samples, and the metric.
 
-    Args:
-        prefix: put before their names in the logs.
-        metric: an object with reset, update and compute, or None.
-        measure: takes a batch and returns the metric so far; the user's own way of it.
+    ``measure``, the user's own way, takes a batch and returns the metric so far. The prefix is put
+    before their names in the logs.
     """
 
     def __init__(self, prefix: str, metric: Any, measure: Callable[[Any], Any] | None) -> None:
@@ -80,15 +79,57 @@ class Tally:
             self.metric.load_state_dict(state["metric"])
 
 
-class Relay(Hook):
-    """Calls callbacks at the points of a run, with the logs, and does what their flags ask.
+PLACES = {
+    "on_train_begin": "before_train",
+    "on_epoch_begin": "before_epoch",
+    "on_train_batch_begin": "before_step",
+    "on_train_batch_end": "after_step",
+    "on_eval_begin": "before_val",
+    "on_eval_batch_begin": "before_val_step",
+    "on_eval_batch_end": "after_val_step",
+    "on_eval_end": "after_val",
+    "on_epoch_end": "after_epoch",
+    "on_train_end": "after_train",
+}
+"""Towhee's points, and Stoker's that they are called at."""
 
-    Args:
-        callbacks: those of the trainer.
-        control: their flags.
-        train, evaluation: the numbers of the two kinds of passes.
-        tell: is given the number of the epoch and the logs whenever one begins or is over.
+
+def acts(callback: Callback, point: str) -> list[str]:
+    """What a callback overrides of a point and the general one that it calls."""
+    general = f"on_batch_{point.rpartition('_')[2]}"
+    return overridden(callback, Callback, [point, general] if "_batch_" in point else [point])
+
+
+def adapted(callback: Callback, name: str, logs: dict[str, Any]) -> Adapter:
+    """A callback, called with the logs where it acts."""
+    ours = type(callback).__module__.startswith(__name__.rpartition(".")[0])
+    hook = Adapter(callback, name, alike=ours)
+    for point, place in PLACES.items():
+        if own := acts(callback, point):
+            hook.place(own[0], place, _call(getattr(callback, point), point, logs))
+    return hook
+
+
+def _call(method: Any, point: str, logs: dict[str, Any]) -> Callable[[Run], None]:
+    if point.startswith("on_train_batch"):
+        return lambda run: method(run.batches[0], logs)
+    if point.startswith("on_eval_batch"):
+        return lambda run: None if _is_whole(run) else method(run.batches[0], logs)
+    if point.startswith("on_eval"):
+        return lambda run: None if _is_whole(run) else method(logs)
+    if point.startswith("on_epoch"):
+        return lambda run: method(run.epoch_in_hand, logs)
+    return lambda run: method(logs)
+
+
+class Relay(Hook):
+    """Keeps the logs that callbacks are given, before they are called.
+
+    ``tell`` is given the number of the epoch and the logs whenever one begins or is over.
     """
+
+    priority = Priority.NORMAL - 1
+    alike = True
 
     def __init__(
         self,
@@ -98,13 +139,14 @@ class Relay(Hook):
         evaluation: Tally,
         tell: Callable[[int, dict[str, Any]], None],
     ) -> None:
-        self.callbacks, self.control, self._tell = callbacks, control, tell
+        self._control, self._tell = control, tell
         self.train, self.evaluation = train, evaluation
         self.logs: dict[str, Any] = {"global_step": 0, "epoch": 0, "eval_global_step": 0}
         self.evaluating = False
         self._lr = 0.0
-        ours = __name__.rpartition(".")[0]
-        self.alike = all(type(one).__module__.startswith(ours) for one in callbacks)
+        read = [one.reads_every for one in callbacks if acts(one, "on_train_batch_end")]
+        self._read = sorted({every for every in read if every})
+        self._looked_at = any(acts(one, "on_eval_batch_end") for one in callbacks)
 
     def before_train(self, run: Run) -> None:
         """Offer the numbers to writers."""
@@ -113,57 +155,40 @@ class Relay(Hook):
         run.events.gauge("lr", lambda: self._lr)
         for name in ("step_loss", "epoch_loss", "epoch_metric"):
             run.events.gauge(name, partial(self._number, name))
-        self.callbacks.call("on_train_begin", self.logs)
 
     def before_epoch(self, run: Run) -> None:
         """Numbers and flags begin anew."""
-        self.control.reset()
+        self._control.reset()
         self.train.reset()
         self.logs["epoch"] = run.epoch_in_hand
         self._tell(run.epoch_in_hand, self.logs)
-        self.callbacks.call("on_epoch_begin", run.epoch_in_hand, self.logs)
-        self._act(run)
 
     def before_step(self, run: Run) -> None:
         """Note the rate in force."""
         optimizer = next(iter(run.engine.optimizers.values()))
         self._lr = float(optimizer.param_groups[0].get("lr", 0.0))
-        self.callbacks.call("on_train_batch_begin", run.batches[0], self.logs)
 
     def after_step(self, run: Run) -> None:
         """The numbers of the step, worked out where somebody looks at them."""
         if self.train.given is None:
             self.train.add(run, run.outputs[-1], run.sizes[0])
         step = self.logs["global_step"] = run.step
-        acting = self.callbacks.at("on_train_batch_end")
-        if any(one.reads_every and step % one.reads_every == 0 for one in acting):
-            self._fill()
-        for one in acting:
-            one.on_train_batch_end(run.batches[0], self.logs)
-        self._act(run)
+        if any(step % every == 0 for every in self._read):
+            self.fill()
 
     def before_val(self, run: Run) -> None:
         """An evaluation begins."""
         self.evaluating = True
         self.evaluation.reset()
-        if not _is_whole(run):
-            self.callbacks.call("on_eval_begin", self.logs)
-
-    def before_val_step(self, run: Run) -> None:
-        """An evaluation batch is there."""
-        if not _is_whole(run):
-            self.callbacks.call("on_eval_batch_begin", run.batches[0], self.logs)
 
     def after_val_step(self, run: Run) -> None:
-        """Its numbers; it is counted when callbacks have seen it."""
+        """The numbers of an evaluation batch."""
         if _is_whole(run):
             return
         if self.evaluation.given is None:
             self.evaluation.add(run, run.outputs[-1], run.sizes[0])
-        if self.callbacks.at("on_eval_batch_end"):
+        if self._looked_at:
             self.logs |= self.evaluation.values()
-            self.callbacks.call("on_eval_batch_end", run.batches[0], self.logs)
-        self.logs["eval_global_step"] += 1
 
     def after_val(self, run: Run) -> None:
         """The results, under the names of the logs and under Stoker's own."""
@@ -173,13 +198,10 @@ class Relay(Hook):
             if (value := _as_number(self.logs.get(name))) is not None:
                 run.metrics[f"{run.val_name}/{own}"] = value
                 run.events.put_scalar(name, value, smoothing_hint=False)
-        if not _is_whole(run):
-            self.callbacks.call("on_eval_end", self.logs)
-        self._stop(run)
 
     def after_train_epoch(self, run: Run) -> None:
         """The results of the epoch."""
-        self._fill()
+        self.fill()
         for name, own in (("epoch_loss", "loss"), ("epoch_metric", "metric")):
             if (value := _as_number(self.logs.get(name))) is not None:
                 run.metrics[f"train/{own}"] = value
@@ -187,42 +209,58 @@ class Relay(Hook):
     def after_epoch(self, run: Run) -> None:
         """The epoch is over, with its evaluation."""
         self._tell(run.epoch_in_hand, self.logs)
-        self.callbacks.call("on_epoch_end", run.epoch_in_hand, self.logs)
-        self._act(run)
 
-    def after_train(self, run: Run) -> None:
-        """Training is over."""
-        self.callbacks.call("on_train_end", self.logs)
+    def fill(self) -> None:
+        """Bring the logs of training up to date."""
+        self.logs |= {"lr": self._lr, **self.train.values()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers so far, and the state of callbacks that have one."""
+        """The numbers so far."""
         numbers = {name: _as_number(value) for name, value in self.logs.items()}
-        stateful = [one for one in self.callbacks if isinstance(one, Stateful)]
-        return {
-            "lr": self._lr,
-            "train": self.train.state_dict(),
-            "logs": {name: value for name, value in numbers.items() if value is not None},
-            "callbacks": {type(one).__name__: one.state_dict() for one in stateful},
-        }
+        logs = {name: value for name, value in numbers.items() if value is not None}
+        return {"lr": self._lr, "train": self.train.state_dict(), "logs": logs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._lr = state["lr"]
         self.train.load_state_dict(state["train"])
         self.logs |= state["logs"]
-        for one in self.callbacks:
-            if isinstance(one, Stateful) and type(one).__name__ in state["callbacks"]:
-                one.load_state_dict(state["callbacks"][type(one).__name__])
-
-    def _fill(self) -> None:
-        self.logs |= {"lr": self._lr, **self.train.values()}
 
     def _number(self, name: str) -> float | None:
         return _as_number(self.train.values().get(name))
 
+
+class Flags(Hook):
+    """Does what callbacks have asked for by the flags of the control, after they were called."""
+
+    priority = Priority.NORMAL + 1
+
+    def __init__(self, callbacks: CallbackList, control: TrainerControl, relay: Relay) -> None:
+        self._callbacks, self._control, self._relay = callbacks, control, relay
+        self.alike = all(adapted(one, "", {}).alike for one in callbacks)
+
+    def before_epoch(self, run: Run) -> None:
+        """What was asked for when an epoch began."""
+        self._act(run)
+
+    def after_step(self, run: Run) -> None:
+        """What was asked for in a step."""
+        self._act(run)
+
+    def after_val_step(self, run: Run) -> None:
+        """An evaluation batch is counted when callbacks have seen it."""
+        self._relay.logs["eval_global_step"] += not _is_whole(run)
+
+    def after_val(self, run: Run) -> None:
+        """Whether a result has ended the training."""
+        self._stop(run)
+
+    def after_epoch(self, run: Run) -> None:
+        """What was asked for at the end of an epoch."""
+        self._act(run)
+
     def _act(self, run: Run) -> None:
-        """Do what the flags ask."""
-        control = self.control
+        control = self._control
         self._stop(run)
         if control.should_epoch_stop:
             run.ask("end_epoch")
@@ -231,16 +269,16 @@ class Relay(Hook):
         if control.should_evaluate:
             run.ask("evaluate")
         if control.should_log:
-            self._fill()
+            self._relay.fill()
             run.ask("log")
-            for one in self.callbacks:
-                one.log_now(self.logs)
+            for one in self._callbacks:
+                one.log_now(self._relay.logs)
         control.should_epoch_stop = control.should_save = False
         control.should_evaluate = control.should_log = False
 
     def _stop(self, run: Run) -> None:
-        if self.control.should_training_stop:
-            run.stop(self.control.reason)
+        if self._control.should_training_stop:
+            run.stop(self._control.reason)
 
 
 def _is_whole(run: Run) -> bool:
@@ -254,14 +292,10 @@ def _as_number(value: Any) -> float | None:
 
 
 class OwnedStep(Step):
-    """A step in which the methods that a trainer overrides have their place.
-
-    Args:
-        owner: the trainer; it has a ``relay`` and says what it ``owns``.
-    """
+    """A step in which the methods that a trainer overrides have their place."""
 
     def __init__(self, owner: Any) -> None:
-        self._owner = owner
+        self._owner, self.stands_for = owner, type(owner).__name__
 
     def train(self, run: Run) -> bool | None:
         """One update, made by the user where ``train_step`` is overridden."""

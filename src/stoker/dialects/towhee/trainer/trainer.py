@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 import stoker
 from stoker import Hook, dist
 from stoker.checkpoint import Checkpoints
-from stoker.data.feed import val_feeds_of
+from stoker.dialects.adapter import with_names
 from stoker.dialects.towhee.trainer import folders, parts
 from stoker.dialects.towhee.trainer.callback import (
     Callback,
@@ -20,7 +20,7 @@ from stoker.dialects.towhee.trainer.callback import (
 )
 from stoker.dialects.towhee.trainer.metrics import get_metric_by_name
 from stoker.dialects.towhee.trainer.modelcard import ModelCard
-from stoker.dialects.towhee.trainer.relay import WHOLE, OwnedStep, Relay, Tally
+from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay, Tally, adapted
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
 from stoker.engine import bare
 from stoker.log import get_logger
@@ -39,12 +39,7 @@ class Trainer:
     A training that was cut short goes on when the same call is made again. Override
     ``compute_loss``, ``train_step``, ``evaluate_step``, ``compute_metric`` or ``evaluate``.
 
-    Args:
-        model: what is trained.
-        training_config: how.
-        train_dataset, eval_dataset: the data, from which loaders are made.
-        train_dataloader, eval_dataloader: loaders to be used instead.
-        model_card: what the README.md beside saved weights tells.
+    Loaders are made of the data sets, unless they are given.
     """
 
     def __init__(
@@ -87,8 +82,7 @@ class Trainer:
     def train(self, resume_checkpoint_path: str | Path | None = None) -> None:
         """Train until ``epoch_num`` epochs are finished, and save the end as ``final_epoch``.
 
-        Args:
-            resume_checkpoint_path: a folder such as ``out/epoch_1`` to go on from.
+        It begins after what is in a folder such as ``out/epoch_1``, if one is given.
         """
         configs, output_dir = self.configs, Path(self.configs.output_dir)
         configs.check()
@@ -162,10 +156,9 @@ class Trainer:
         native, loader = self._ready(), self._loaders[1]
         if loader is None:
             return logs
-        if self._fitting:
-            native._validate(val_feeds_of(loader, None, native.engine.part))
-        else:
-            native.evaluate(loader)
+        if self._fitting:  # by an `evaluate` of the user's that calls this one
+            native = stoker.Trainer(native.engine, self._lookers, step=native.step)
+        native.evaluate(loader)
         logs.update({n: v for n, v in self.relay.logs.items() if n.startswith("eval_")})
         return logs
 
@@ -184,11 +177,7 @@ class Trainer:
     # Saving
 
     def save(self, path: str | Path, overwrite: bool = True) -> None:
-        """Save everything that was trained, as a folder.
-
-        Raises:
-            FileExistsError: it is there already, and ``overwrite`` is False.
-        """
+        """Save everything that was trained, as a folder; with ``overwrite`` in place of another."""
         target, native = Path(path), self._ready()
         if target.exists() and not overwrite:
             raise FileExistsError(f"'{target}' is there already, and overwrite is False")
@@ -329,7 +318,10 @@ class Trainer:
         saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
         named = output_dir / saving[-1].filepath if saving else None
         kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put)
-        every: list[Hook] = [self.relay, kept, *stock]
+        called = [adapted(one, name, self.relay.logs) for one, name in with_names(self.callbacks)]
+        flags = Flags(self.callbacks, self.trainercontrol, self.relay)
+        self._lookers: list[Hook] = [self.relay, *called, flags]
+        every: list[Hook] = [*self._lookers, kept, *stock]
         native = stoker.Trainer(engine, every, step=step, seed=self.configs.seed)
         for name in ("step", "epoch", "samples") if before is not None else ():
             setattr(native.run, name, getattr(before, name))

@@ -135,12 +135,7 @@ class TrainingConfig:
         return torch.device(self.device_str or found)
 
     def load_from_yaml(self, path_to_yaml: str | Path) -> Self:
-        """Take the values of a file, which may hold only some of them; returns itself.
-
-        Raises:
-            ConfigError: the file cannot be read.
-            ValueError: it has a section or a key that there is not.
-        """
+        """Take the values of a file, which may hold only some of them; returns itself."""
         sections = _sections()
         for name, section in read_yaml(Path(path_to_yaml)).items():
             if name not in sections or not isinstance(section, dict):
