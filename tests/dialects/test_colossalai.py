@@ -667,9 +667,7 @@ def test_c18_times_cover_the_steps_of_this_epoch_and_warm_up_is_left_out_once(tm
     logger, timer, counts = get_dist_logger("times"), MultiTimer(), []
     logger.log_to_file(tmp_path)
     look = hooks.BaseHook(50)
-    look.after_train_epoch = lambda trainer: counts.append(
-        timer.get_timer("train-step")._watch.count
-    )
+    look.after_train_epoch = lambda trainer: counts.append(timer.get_timer("train-step").count)
     Trainer(engine(), timer=timer, logger=logger).fit(
         loader(), 2, test_dataloader=loader(), hooks=[
             hooks.LogTimingByEpochHook(timer, logger, ignore_num_train_steps=2), look

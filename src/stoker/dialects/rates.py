@@ -7,15 +7,15 @@ from typing import Any
 from torch.optim.lr_scheduler import LambdaLR
 
 
-def schedule(name: str, says: str, factor: Callable[..., float], **defaults: Any) -> Any:
+def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
     """A function that makes a scheduler: of an optimizer's first rates, times a factor.
 
     A formula has no state, so that a run which goes on has the very rates it would have had.
 
     Args:
         name: what it is assigned to.
-        says: what the schedule does.
-        factor: gives it for ``(step, base, …)`` with the step, the first rate, and the options.
+        factor: gives it for ``(step, base, …)``: the step, the first rate, the options; its words
+            are those of the schedule.
         defaults: the options in order; ``...`` stands for one that must be given.
     """
     kind = Parameter.POSITIONAL_OR_KEYWORD
@@ -34,7 +34,7 @@ def schedule(name: str, says: str, factor: Callable[..., float], **defaults: Any
         return LambdaLR(optimizer, [_of(factor, base, given) for base in bases], last)
 
     make.__name__ = make.__qualname__ = name
-    make.__module__, make.__doc__ = factor.__module__, says
+    make.__module__, make.__doc__ = factor.__module__, factor.__doc__
     make.__dict__["__signature__"] = signature
     return make
 

@@ -78,31 +78,27 @@ def launch_from_torch(
     launch(config, rank, size, host, port, backend, local, seed, verbose)
 
 
-def launch_from_slurm(
-    config: ConfigLike,
-    host: str,
-    port: int,
-    backend: str = "nccl",
-    seed: int = 1024,
-    verbose: bool = True,
-) -> None:
-    """The same for a process that Slurm has started."""
-    rank, size = _numbers("SLURM_PROCID", "SLURM_NPROCS")
-    launch(config, rank, size, host, port, backend, None, seed, verbose)
+def _launcher(says: str, *names: str) -> Callable[..., None]:
+    """A launch that reads rank, number of processes and local rank from these variables."""
+
+    def launch_from(
+        config: ConfigLike,
+        host: str,
+        port: int,
+        backend: str = "nccl",
+        seed: int = 1024,
+        verbose: bool = True,
+    ) -> None:
+        rank, size, *local = _numbers(*names)
+        launch(config, rank, size, host, port, backend, *(local or [None]), seed, verbose)
+
+    launch_from.__doc__ = says
+    return launch_from
 
 
-def launch_from_openmpi(
-    config: ConfigLike,
-    host: str,
-    port: int,
-    backend: str = "nccl",
-    seed: int = 1024,
-    verbose: bool = True,
-) -> None:
-    """The same for a process that OpenMPI has started."""
-    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK"))
-    rank, size, local = _numbers(*names)
-    launch(config, rank, size, host, port, backend, local, seed, verbose)
+_MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK")]
+launch_from_slurm = _launcher("The same for a process of Slurm.", "SLURM_PROCID", "SLURM_NPROCS")
+launch_from_openmpi = _launcher("The same for a process of OpenMPI.", *_MPI)
 
 
 def initialize(

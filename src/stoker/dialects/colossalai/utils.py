@@ -10,48 +10,35 @@ from stoker.data import unshared
 from stoker.timing import Timer as _Watch
 
 
-class Timer:
+class Timer(_Watch):
     """A stop watch that waits for the accelerator before it is read, with a history of readings."""
 
-    def __init__(self) -> None:
-        self._watch = _Watch()
-
-    @property
-    def has_history(self) -> bool:
-        """Whether a reading was kept since the last reset."""
-        return self._watch.count > 0
+    has_history = property(lambda self: self.count > 0, doc="Whether a reading was kept.")
+    get_elapsed_time = _Watch.elapsed
 
     def start(self) -> None:
         """Begin to measure."""
         _synchronize()
-        self._watch.start()
+        super().start()
+
+    def stop(self, keep_in_history: bool = False) -> float:  # type: ignore[override]
+        """End the measurement; its seconds."""
+        _synchronize()
+        return super().stop(keep=keep_in_history)
 
     def lap(self) -> float:
         """The seconds of the measurement so far ended, and a new one begun."""
         seconds = self.stop()
-        self._watch.start()
+        super().start()
         return seconds
-
-    def stop(self, keep_in_history: bool = False) -> float:
-        """End the measurement; its seconds."""
-        _synchronize()
-        return self._watch.stop(keep=keep_in_history)
-
-    def get_elapsed_time(self) -> float:
-        """The last reading; an error while the timer runs."""
-        return self._watch.elapsed()
 
     def get_history_mean(self) -> float:
         """The mean of the readings that were kept."""
-        return self._watch.mean
+        return self.mean
 
     def get_history_sum(self) -> float:
         """Their sum."""
-        return self._watch.total
-
-    def reset(self) -> None:
-        """Forget all readings."""
-        self._watch.reset()
+        return self.total
 
 
 class MultiTimer:

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
@@ -14,8 +15,9 @@ from stoker.dialects.rates import schedule
 def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
     """A straight line up, then the shape over the steps that are left."""
 
+    @wraps(shape)
     def factor(
-        step: int, base: float, total_steps: int, warmup_steps: int = 0, **options: Any
+        step: int, base: float, total_steps: int, warmup_steps: int = 0, **own: Any
     ) -> float:
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
@@ -24,15 +26,16 @@ def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
         steps = total_steps - warmup_steps
-        return shape(min(step - warmup_steps, steps), steps, base, **options)
+        return shape(min(step - warmup_steps, steps), steps, base, warmup_steps, **own)
 
     return factor
 
 
 @_warmed
 def _cosine(
-    step: int, steps: int, base: float, eta_min: float = 0.0, pct_start: float = 0.0
+    step: int, steps: int, base: float, _: int, eta_min: float = 0.0, pct_start: float = 0.0
 ) -> float:
+    """Stay for ``pct_start`` of the steps, then fall along half a cosine to ``eta_min``."""
     if not 0 <= pct_start < 1:
         raise ValueError(f"pct_start is a share from 0 to below 1, got {pct_start}")
     begin, low = int(steps * pct_start), eta_min / base
@@ -41,95 +44,38 @@ def _cosine(
 
 
 @_warmed
-def _power(step: int, steps: int, base: float, end_lr: float = 0.0, power: float = 1.0) -> float:
+def _power(
+    step: int, steps: int, base: float, _: int, end_lr: float = 0.0, power: float = 1.0
+) -> float:
+    """Fall to ``end_lr`` by a power of what is left."""
     return end_lr / base + (1 - end_lr / base) * float((1 - step / steps) ** power)
 
 
+@_warmed
 def _falls(
-    step: int,
-    base: float,
-    total_steps: int,
-    warmup_steps: int = 0,
-    milestones: Sequence[int] = (),
-    gamma: float = 0.1,
+    step: int, steps: int, base: float, warmup: int, milestones: Sequence[int], gamma: float
 ) -> float:
+    """Fall by ``gamma`` at each of the ``milestones``, which count from step 0."""
     if not milestones:
         raise ValueError("milestones are the steps at which the rate falls, got none")
-    after: float = gamma ** bisect_right(sorted(milestones), step)
-    return after * _warmed(lambda *_: 1.0)(step, base, total_steps, warmup_steps)
+    return float(gamma ** bisect_right(sorted(milestones), step + warmup))
 
 
-_ALL: dict[str, Any] = {"total_steps": ..., "warmup_steps": 0}
-_COLD: dict[str, Any] = {"total_steps": ...}
-_LAST: dict[str, Any] = {"last_epoch": -1}
+def _lr(name: str, factor: Callable[..., float], **options: Any) -> Any:
+    return schedule(name, factor, total_steps=..., **options, last_epoch=-1)
 
-CosineAnnealingLR = schedule(
-    "CosineAnnealingLR",
-    "Fall along half a cosine to ``eta_min``.",
-    _cosine,
-    **_COLD,
-    eta_min=0.0,
-    **_LAST,
+
+CosineAnnealingLR = _lr("CosineAnnealingLR", _cosine, eta_min=0.0)
+CosineAnnealingWarmupLR = _lr("CosineAnnealingWarmupLR", _cosine, warmup_steps=0, eta_min=0.0)
+FlatAnnealingLR = _lr("FlatAnnealingLR", _cosine, pct_start=0.72)
+FlatAnnealingWarmupLR = _lr(
+    "FlatAnnealingWarmupLR", _cosine, warmup_steps=0, pct_start=0.72, eta_min=0.0
 )
-CosineAnnealingWarmupLR = schedule(
-    "CosineAnnealingWarmupLR", "The same after a warm-up.", _cosine, **_ALL, eta_min=0.0, **_LAST
-)
-FlatAnnealingLR = schedule(
-    "FlatAnnealingLR",
-    "Stay for ``pct_start`` of the run, then the cosine.",
-    _cosine,
-    **_COLD,
-    pct_start=0.72,
-    **_LAST,
-)
-FlatAnnealingWarmupLR = schedule(
-    "FlatAnnealingWarmupLR",
-    "The same after a warm-up.",
-    _cosine,
-    **_ALL,
-    pct_start=0.72,
-    eta_min=0.0,
-    **_LAST,
-)
-PolynomialLR = schedule(
-    "PolynomialLR",
-    "Fall to ``end_lr`` by a power of what is left.",
-    _power,
-    **_COLD,
-    end_lr=0.0001,
-    power=1.0,
-    **_LAST,
-)
-PolynomialWarmupLR = schedule(
-    "PolynomialWarmupLR",
-    "The same after a warm-up.",
-    _power,
-    **_ALL,
-    end_lr=0.0001,
-    power=1.0,
-    **_LAST,
-)
-LinearWarmupLR = schedule(
-    "LinearWarmupLR", "Warm up, then a straight line to 0.", _power, **_ALL, **_LAST
-)
-MultiStepLR = schedule(
-    "MultiStepLR",
-    "Fall by ``gamma`` at each of the steps.",
-    _falls,
-    **_COLD,
-    milestones=(),
-    gamma=0.1,
-    **_LAST,
-)
-MultiStepWarmupLR = schedule(
-    "MultiStepWarmupLR",
-    "The same after a warm-up.",
-    _falls,
-    **_ALL,
-    milestones=(),
-    gamma=0.1,
-    **_LAST,
-)
+LinearWarmupLR = _lr("LinearWarmupLR", _power, warmup_steps=0)
+PolynomialLR = _lr("PolynomialLR", _power, end_lr=0.0001, power=1.0)
+PolynomialWarmupLR = _lr("PolynomialWarmupLR", _power, warmup_steps=0, end_lr=0.0001, power=1.0)
+MultiStepLR = _lr("MultiStepLR", _falls, milestones=(), gamma=0.1)
+MultiStepWarmupLR = _lr("MultiStepWarmupLR", _falls, warmup_steps=0, milestones=(), gamma=0.1)
 
 
 def _with_total_steps(kind: type[LRScheduler], **defaults: Any) -> Any:

@@ -6,18 +6,21 @@ iterations ("linear"), or waits below ("constant"); from there on it is the sche
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from stoker.dialects.rates import schedule
 
 
-def _warming(name: str, says: str, shape: Callable[..., float], *order: str, **own: Any) -> Any:
+def _warming(name: str, shape: Callable[..., float], *order: str, **own: Any) -> Any:
     """A schedule of ``shape(step, base, max_iter, …)``; the order is that of the arguments."""
 
+    @wraps(shape)
     def factor(
         step: int,
         base: float,
+        *,
         max_iter: int,
         warmup_factor: float,
         warmup_iter: int,
@@ -38,66 +41,49 @@ def _warming(name: str, says: str, shape: Callable[..., float], *order: str, **o
 
     common = {"max_iter": ..., "warmup_factor": ..., "warmup_iter": ...}
     options = {**common, **own, "warmup_method": "linear"}
-    return schedule(name, says, factor, **{one: options[one] for one in order or options})
+    return schedule(name, factor, **{one: options[one] for one in order or options})
 
 
 def _cosine(
     step: int, base: float, max_iter: int, alpha: float | None = None, eta_min: float = 0.0
 ) -> float:
+    """Falls along half a cosine to ``alpha`` times the rate, or to the rate ``eta_min``."""
     low = eta_min / base if alpha is None else alpha
     return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
 
 
 def _steps(step: int, base: float, max_iter: int, step_size: int, gamma: float) -> float:
+    """Times ``gamma`` every ``step_size`` iterations."""
     return float(gamma ** (step // step_size))
 
 
-def _falls(step: int, base: float, max_iter: int, milestones: Any, gamma: float) -> float:
+def _falls(step: int, base: float, max_iter: int, milestones: Sequence[int], gamma: float) -> float:
+    """Times ``gamma`` at each of the milestones."""
     if list(milestones) != sorted(milestones):
         raise ValueError(f"milestones rise, got {list(milestones)}")
     return float(gamma ** bisect_right(milestones, step))
 
 
-def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
-    return float(gamma**step)
-
-
 def _power(
     step: int, base: float, max_iter: int, end_learning_rate: float, power: float, cycle: bool
 ) -> float:
+    """Falls by ``(1 - progress) ** power`` to a rate; with ``cycle`` over again."""
     low = end_learning_rate / base
     whole = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
     return low + (1 - low) * float((1 - min(1.0, step / whole)) ** power)
 
 
-WarmupCosineLR = _warming(
-    "WarmupCosineLR", "Falls along half a cosine to ``alpha`` of the rate.", _cosine, alpha=0.0
-)
-WarmupCosineAnnealingLR = _warming(
-    "WarmupCosineAnnealingLR", "The same to the rate ``eta_min``.", _cosine, eta_min=0.0
-)
-WarmupStepLR = _warming(
-    "WarmupStepLR", "Times ``gamma`` every ``step_size``.", _steps, step_size=..., gamma=0.1
-)
-WarmupMultiStepLR = _warming(
-    "WarmupMultiStepLR",
-    "Times ``gamma`` at each of the milestones.",
-    _falls,
-    milestones=...,
-    gamma=0.1,
-)
-WarmupExponentialLR = _warming(
-    "WarmupExponentialLR",
-    "Times ``gamma`` every iteration.",
-    _exponential,
-    *("max_iter", "gamma", "warmup_factor", "warmup_iter", "warmup_method"),
-    gamma=...,
-)
+def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
+    """Times ``gamma`` every iteration."""
+    return float(gamma**step)
+
+
+WarmupCosineLR = _warming("WarmupCosineLR", _cosine, alpha=0.0)
+WarmupCosineAnnealingLR = _warming("WarmupCosineAnnealingLR", _cosine, eta_min=0.0)
+WarmupStepLR = _warming("WarmupStepLR", _steps, step_size=..., gamma=0.1)
+WarmupMultiStepLR = _warming("WarmupMultiStepLR", _falls, milestones=..., gamma=0.1)
 WarmupPolynomialLR = _warming(
-    "WarmupPolynomialLR",
-    "Falls by ``(1 - progress) ** power`` to a rate; with ``cycle`` over again.",
-    _power,
-    end_learning_rate=0.0001,
-    power=1.0,
-    cycle=False,
+    "WarmupPolynomialLR", _power, end_learning_rate=0.0001, power=1.0, cycle=False
 )
+_ORDER = ("max_iter", "gamma", "warmup_factor", "warmup_iter", "warmup_method")
+WarmupExponentialLR = _warming("WarmupExponentialLR", _exponential, *_ORDER, gamma=...)
