@@ -89,8 +89,9 @@ def _launcher(says: str, *names: str) -> Callable[..., None]:
         seed: int = 1024,
         verbose: bool = True,
     ) -> None:
-        rank, size, *local = _numbers(*names)
-        launch(config, rank, size, host, port, backend, *(local or [None]), seed, verbose)
+        rank, size, *rest = _numbers(*names)
+        local = rest[0] if rest else None
+        launch(config, rank, size, host, port, backend, local, seed, verbose)
 
     launch_from.__doc__ = says
     return launch_from

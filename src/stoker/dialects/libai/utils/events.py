@@ -49,6 +49,7 @@ class EventStorage(events.EventStorage):
         self.engine: Engine | None = None  # of the run that is in progress
         self.images: list[tuple[str, Tensor, int]] = []
         self.apart: Counter[str] = Counter()  # values that are this process's own yet, by name
+        self._several = dist.world_size() > 1
 
     @property
     def iter(self) -> int:
@@ -66,17 +67,18 @@ class EventStorage(events.EventStorage):
     def put_apart(self, name: str, value: Any) -> None:
         """Put a number of this process, of which `share` makes the mean over all."""
         self.put_scalar(name, value)
-        self.apart[self._prefix + name] += 1
+        if self._several:
+            self.apart[self._prefix + name] += 1
 
     def share(self) -> None:
         """Make means over all processes of what each has put apart; all of them call it."""
         new = [(self._series[name].values, count) for name, count in self.apart.items()]
         self.apart.clear()
         places = [(vs, at) for vs, count in new for at in range(-min(count, len(vs)), 0)]
-        if (size := dist.world_size()) > 1 and places:
+        if places:
             sums = dist.all_sum(*(float(values[at]) for values, at in places))
             for (values, at), one in zip(places, sums, strict=True):
-                values[at] = one / size
+                values[at] = one / dist.world_size()
 
     def state_dict(self) -> dict[str, Any]:
         """The numbers it holds, and which of them are not shared yet."""

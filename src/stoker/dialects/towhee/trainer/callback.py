@@ -78,20 +78,14 @@ class Callback:
         """Training is over."""
 
     def on_train_batch_begin(self, batch: Any, logs: Logs) -> None:
-        """A training batch is there."""
+        """A training batch is there; likewise of evaluation."""
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
-        """The update is made."""
+        """The update is made, or the evaluation batch judged."""
         self.on_batch_end(batch, logs)
 
-    def on_eval_batch_begin(self, batch: Any, logs: Logs) -> None:
-        """An evaluation batch is there."""
-        self.on_batch_begin(batch, logs)
-
-    def on_eval_batch_end(self, batch: Any, logs: Logs) -> None:
-        """An evaluation batch is done."""
-        self.on_batch_end(batch, logs)
+    on_eval_batch_begin, on_eval_batch_end = on_train_batch_begin, on_train_batch_end
 
     def on_eval_begin(self, logs: Logs) -> None:
         """An evaluation begins."""

@@ -239,14 +239,6 @@ class Flags(Hook):
         self._callbacks, self._control, self._relay = callbacks, control, relay
         self.alike = all(adapted(one, "", {}).alike for one in callbacks)
 
-    def before_epoch(self, run: Run) -> None:
-        """What was asked for when an epoch began."""
-        self._act(run)
-
-    def after_step(self, run: Run) -> None:
-        """What was asked for in a step."""
-        self._act(run)
-
     def after_val_step(self, run: Run) -> None:
         """An evaluation batch is counted when callbacks have seen it."""
         self._relay.logs["eval_global_step"] += not _is_whole(run)
@@ -255,11 +247,8 @@ class Flags(Hook):
         """Whether a result has ended the training."""
         self._stop(run)
 
-    def after_epoch(self, run: Run) -> None:
-        """What was asked for at the end of an epoch."""
-        self._act(run)
-
-    def _act(self, run: Run) -> None:
+    def after_step(self, run: Run) -> None:
+        """Do what was asked for."""
         control = self._control
         self._stop(run)
         if control.should_epoch_stop:
@@ -275,6 +264,8 @@ class Flags(Hook):
                 one.log_now(self._relay.logs)
         control.should_epoch_stop = control.should_save = False
         control.should_evaluate = control.should_log = False
+
+    before_epoch = after_epoch = after_step
 
     def _stop(self, run: Run) -> None:
         if self._control.should_training_stop:

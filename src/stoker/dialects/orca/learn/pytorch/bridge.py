@@ -136,6 +136,8 @@ class RunnerHook(Hook):
         assert run.feed is not None
         self._runner.take(run.batches[0], run.feed.position - 1)
 
+    before_predict_step = before_step
+
     def after_step(self, run: Run) -> None:
         """Remember the loss, which is read at the end of the epoch alone."""
         self._last = self._runner.loss.detach(), run.sizes[-1]
@@ -153,10 +155,6 @@ class RunnerHook(Hook):
         """Its samples, over all processes."""
         self._val_samples = int(dist.all_sum(self._val_samples)[0])
         run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
-
-    def before_predict_step(self, run: Run) -> None:
-        """A batch to predict is there."""
-        self.before_step(run)
 
     def after_epoch(self, run: Run) -> None:
         """The stats of the epoch."""
@@ -205,17 +203,7 @@ class DropHook(Hook):
         self._runner = runner
 
     def after_step(self, run: Run) -> None:
-        """Training."""
+        """The iteration is over, or has failed."""
         self._runner.drop()
 
-    def after_val_step(self, run: Run) -> None:
-        """Validation."""
-        self._runner.drop()
-
-    def after_predict_step(self, run: Run) -> None:
-        """Prediction."""
-        self._runner.drop()
-
-    def on_exception(self, run: Run) -> None:
-        """A failure."""
-        self._runner.drop()
+    after_val_step = after_predict_step = on_exception = after_step

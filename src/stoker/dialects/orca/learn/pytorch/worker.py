@@ -78,7 +78,6 @@ class Job:
     limit: int | None = None
     profile: bool = False
     bar: bool = False
-    log_level: int = 20
 
 
 @dataclass

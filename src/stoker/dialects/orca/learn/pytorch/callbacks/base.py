@@ -49,52 +49,25 @@ class Callback:
         self.on_iter_end(runner)
 
     def before_train_epoch(self, runner: TorchRunner) -> None:
-        """A pass over the training data begins."""
+        """A pass over the data of a stage begins."""
         self.before_epoch(runner)
 
     def after_train_epoch(self, runner: TorchRunner) -> None:
-        """Training and validation of an epoch are over; see ``runner.epoch_stats``."""
+        """It is over; of training with its validation: see ``runner.epoch_stats``."""
         self.after_epoch(runner)
 
     def before_train_iter(self, runner: TorchRunner) -> None:
-        """A batch to train on is there."""
+        """A batch of a stage is there."""
         self.before_iter(runner)
 
     def after_train_iter(self, runner: TorchRunner) -> None:
-        """The update is made and counted."""
+        """It is done: an update is made and counted, a prediction is in ``runner.output``."""
         self.after_iter(runner)
 
-    def before_val_epoch(self, runner: TorchRunner) -> None:
-        """A validation begins."""
-        self.before_epoch(runner)
-
-    def after_val_epoch(self, runner: TorchRunner) -> None:
-        """A validation is over; see ``runner.metrics``."""
-        self.after_epoch(runner)
-
-    def before_val_iter(self, runner: TorchRunner) -> None:
-        """A batch to validate on is there."""
-        self.before_iter(runner)
-
-    def after_val_iter(self, runner: TorchRunner) -> None:
-        """A batch was validated."""
-        self.after_iter(runner)
-
-    def before_pred_epoch(self, runner: TorchRunner) -> None:
-        """A prediction begins."""
-        self.before_epoch(runner)
-
-    def after_pred_epoch(self, runner: TorchRunner) -> None:
-        """A prediction is over."""
-        self.after_epoch(runner)
-
-    def before_pred_iter(self, runner: TorchRunner) -> None:
-        """A batch to predict is there."""
-        self.before_iter(runner)
-
-    def after_pred_iter(self, runner: TorchRunner) -> None:
-        """A batch is predicted: ``runner.output``."""
-        self.after_iter(runner)
+    before_val_epoch = before_pred_epoch = before_train_epoch
+    after_val_epoch = after_pred_epoch = after_train_epoch
+    before_val_iter = before_pred_iter = before_train_iter
+    after_val_iter = after_pred_iter = after_train_iter
 
     def on_run_begin(self, runner: TorchRunner) -> None:
         """The older spelling of ``before_run``."""
