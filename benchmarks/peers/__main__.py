@@ -1,0 +1,254 @@
+"""Stoker and its peers side by side: what a step, a save, a start and a whole job cost.
+
+    python benchmarks/peers                                   everything, some ten minutes
+    python benchmarks/peers --scenarios a,b --only plain,stoker --here
+    python benchmarks/peers --write                           and write docs/benchmarks.md
+
+The first run makes an environment for each peer, which takes longer. Progress goes to standard
+error, the tables to standard output. Ctrl-C ends it, and what was found until then is shown.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import page
+from envs import PEERS, ROOT, Peer, UnavailableError, default_folder, python_of
+from process import Worker
+from scenarios import LETTERS, SCENARIOS, Scenario
+
+AGAIN = Peer("plain PyTorch again", "plain", "torch")
+
+
+def say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def names(given: str, known: list[str], kind: str) -> list[str]:
+    chosen = [name.strip() for name in given.split(",")] if given else known
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"{name!r} is no {kind}: there are {', '.join(known)}")
+    return chosen
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/peers", description=(__doc__ or "").splitlines()[0]
+    )
+    known = [peer.module for peer in PEERS]
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of (a)-(e), (i)")
+    parser.add_argument("--fresh-rounds", type=int, default=3, help="the same for (f) and (j)")
+    parser.add_argument("--steps", type=int, default=1000, help="steps in a round")
+    parser.add_argument("--memory-steps", type=int, default=20_000, help="steps of (h)")
+    parser.add_argument("--only", default="", metavar="PEER,…", help=", ".join(known))
+    parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(LETTERS))
+    parser.add_argument("--envs", type=Path, default=default_folder(), help="where they are made")
+    parser.add_argument("--here", action="store_true", help="make none: this Python runs all")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--json", type=Path, help="keep every answer in this file")
+    options = parser.parse_args()
+    options.only = names(options.only, known, "peer")
+    options.scenarios = names(options.scenarios, LETTERS, "scenario")
+    return options
+
+
+class Comparison:
+    """All workers, and all that they answered."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.peers = [peer for peer in PEERS if peer.module in options.only]
+        self.scenarios = [s for s in SCENARIOS if s.letter in options.scenarios]
+        self.workers: dict[str, Worker] = {}
+        self.pythons: dict[str, Path] = {}
+        self._began = time.monotonic()
+        self.found: dict[str, Any] = {
+            "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
+            "machine": page.machine(),
+            "steps": options.steps,
+            "environments": not options.here,
+            "rounds_done": {"steps": 0, "fresh": 0},
+            "interrupted": True,
+            "unavailable": {},
+            "versions": {},
+            "answers": {},
+        }
+
+    def run(self) -> None:
+        self.prepare()
+        self._began = time.monotonic()
+        lanes: list[tuple[str, Callable[[list[Scenario]], None]]] = [
+            ("steps", self.steps),
+            ("alone", self.alone),
+            ("beside", self.beside),
+            ("fresh", self.fresh),
+        ]
+        for lane, act in lanes:
+            scenarios = [scenario for scenario in self.scenarios if scenario.lane == lane]
+            if scenarios:
+                act(scenarios)
+        self.found["interrupted"] = False
+
+    # Environments and workers
+
+    def prepare(self) -> None:
+        for peer in self.peers:
+            try:
+                self.pythons[peer.name] = self.python(peer)
+            except UnavailableError as error:
+                say(f"{peer.name} cannot be installed: {error}")
+                self.found["unavailable"][peer.name] = str(error)
+
+    def python(self, peer: Peer) -> Path:
+        if self.options.here:
+            return Path(sys.executable)
+        return python_of(peer, self.options.envs / ".venv-peers", say)
+
+    def start(self, peer: Peer) -> None:
+        """A worker that has imported its peer and done some steps."""
+        if peer.name in self.workers or peer.name in self.found["unavailable"]:
+            return
+        say(f"starting {peer.name}")
+        worker = Worker(self.pythons[peer.name], peer.module)
+        hello = worker.hello()
+        if "error" in hello:
+            self.found["unavailable"][peer.name] = hello["error"]
+            worker.kill()
+            return
+        self.workers[peer.name] = worker
+        about = worker.ask(what="about", package=peer.package)
+        self.found["versions"][peer.name] = about.get("version", "")
+        worker.ask(what="steps", run="fit", steps=50)
+
+    def start_all(self) -> list[Peer]:
+        for peer in self.peers:
+            self.start(peer)
+        return [peer for peer in self.peers if peer.name in self.workers]
+
+    # How scenarios run
+
+    def steps(self, scenarios: list[Scenario]) -> None:
+        peers = self.start_all()
+        if any(peer.module == "plain" for peer in peers):
+            self.pythons[AGAIN.name] = self.pythons[peers[0].name]
+            self.start(AGAIN)
+            peers.insert(1, AGAIN)
+        core = max(os.sched_getaffinity(0))
+        for number in range(1, self.options.rounds + 1):
+            for scenario in scenarios:
+                say(f"round {number} of {self.options.rounds}: ({scenario.key}) {scenario.title}")
+                for peer in self.asked(scenario, peers):
+                    self.keep(scenario, peer, self.ask(peer, scenario, core=core))
+            self.found["rounds_done"]["steps"] = number
+
+    def alone(self, scenarios: list[Scenario]) -> None:
+        peers = self.start_all()
+        for scenario in scenarios:
+            say(f"({scenario.key}) {scenario.title}")
+            for peer in peers:
+                self.keep(scenario, peer, self.ask(peer, scenario))
+
+    def beside(self, scenarios: list[Scenario]) -> None:
+        """No times are compared here, so all cores are used."""
+        peers = self.start_all()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for scenario in scenarios:
+                say(f"({scenario.key}) {scenario.title}")
+                answers = pool.map(lambda peer, s=scenario: self.ask(peer, s), peers)
+                for peer, answer in zip(peers, answers, strict=True):
+                    self.keep(scenario, peer, answer)
+
+    def fresh(self, scenarios: list[Scenario]) -> None:
+        self.close()
+        for number in range(1, self.options.fresh_rounds + 1):
+            for scenario in scenarios:
+                of = self.options.fresh_rounds
+                say(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
+                for peer in self.asked(scenario, self.peers):
+                    if peer.name not in self.found["unavailable"]:
+                        self.keep(scenario, peer, self.once(peer, scenario))
+            self.found["rounds_done"]["fresh"] = number
+
+    def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
+        """The answer of a new process, and how long it took, from the command on."""
+        worker = Worker(self.pythons[peer.name], peer.module)
+        hello = worker.hello()
+        if "error" in hello:
+            return hello
+        answer = worker.ask(**scenario.request)
+        answer["took_s"] = worker.end() - worker.began
+        answer["import_s"] = hello["import"]["peer"]
+        if "first" in answer:
+            answer["first_s"] = answer["first"] - worker.began
+        return answer
+
+    def asked(self, scenario: Scenario, peers: list[Peer]) -> Iterator[Peer]:
+        """Those who did not fail before."""
+        for peer in peers:
+            before = self.found["answers"].get(scenario.key, {}).get(peer.name, [{}])[-1]
+            if "error" not in before and "absent" not in before:
+                yield peer
+
+    def ask(self, peer: Peer, scenario: Scenario, **more: Any) -> dict[str, Any]:
+        sizes = {
+            name.removeprefix("memory_"): getattr(self.options, name) for name in scenario.sizes
+        }
+        return self.workers[peer.name].ask(**scenario.request, **sizes, **more)
+
+    def keep(self, scenario: Scenario, peer: Peer, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            say(f"{peer.name} failed: {answer['error']}")
+        of_peers = self.found["answers"].setdefault(scenario.key, {})
+        of_peers.setdefault(peer.name, []).append(answer)
+        if self.options.json is not None:
+            self.options.json.write_text(json.dumps(self.found))
+
+    # At the end
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.kill()
+        self.workers.clear()
+
+    def text(self) -> str:
+        self.found["minutes"] = (time.monotonic() - self._began) / 60
+        return page.write(self.found, self.scenarios, self.peers)
+
+
+def shown(given: list[str]) -> list[str]:
+    """The arguments without those that only name places on this machine."""
+    places = ("--envs", "--page", "--json")
+    return [
+        word
+        for before, word in zip(["", *given], given, strict=False)
+        if before not in places and not word.startswith(places)
+    ]
+
+
+def main() -> None:
+    options = arguments()
+    comparison = Comparison(options)
+    try:
+        comparison.run()
+    except KeyboardInterrupt:
+        say("interrupted: this is what there is")
+    finally:
+        comparison.close()
+        text = comparison.text()
+        print(text)
+        if options.write:
+            options.page.write_text(text)
+            say(f"written: {options.page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Who is compared, and the virtual environment of each.
+
+The environments lie in ``.venv-peers`` below one folder. Torch and scikit-learn are installed once,
+into one of their own that all others look into; each peer is then installed with the project's
+constraints, so that all run beside the same torch.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+SHARED = ("torch", "numpy", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer: its name, its file in ``loops``, its package, and what is installed for it.
+
+    ``alone`` is installed without its dependencies, where their own pins rule out this torch.
+    """
+
+    name: str
+    module: str
+    package: str = ""
+    needs: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> str:
+        return " ".join([*SHARED, *self.needs, "alone:", *self.alone, CONSTRAINTS.read_text()])
+
+
+def own_dependencies() -> tuple[str, ...]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(project["dependencies"])
+
+
+PEERS = [
+    Peer("plain PyTorch", "plain", "torch"),
+    Peer("Stoker", "stoker", "", own_dependencies()),
+    Peer("Lightning", "lightning", "lightning", ("lightning==2.6.6",)),
+    Peer("Fabric", "fabric", "lightning", ("lightning==2.6.6",)),
+    Peer("Accelerate", "accelerate", "accelerate", ("accelerate==1.15.0", "torchmetrics>=1.4")),
+    Peer(
+        "HF Trainer",
+        "hf_trainer",
+        "transformers",
+        ("transformers==5.22.2", "accelerate==1.15.0"),
+    ),
+    Peer("Ignite", "ignite", "pytorch-ignite", ("pytorch-ignite==0.5.5",)),
+    Peer("MMEngine", "mmengine", "mmengine", ("mmengine==0.10.7", "setuptools<81")),
+    Peer("Composer", "composer", "mosaicml", (), ("mosaicml==0.32.1",)),
+    Peer("Keras", "keras", "keras", ("keras==3.15.1",)),
+    Peer("fastai", "fastai", "fastai", ("fastai==2.8.12",)),
+    Peer("skorch", "skorch", "skorch", ("skorch==1.4.0",)),
+]
+
+
+class UnavailableError(Exception):
+    """A peer cannot be installed, and why."""
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker"
+
+
+def python_of(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
+    """The Python of the peer's environment, which is made if it is not there."""
+    base = _made(folder / "torch", " ".join([*SHARED, CONSTRAINTS.read_text()]), say)
+    if not (base / "installed").exists():
+        _pip(base, *SHARED)
+        _finish(base, " ".join([*SHARED, CONSTRAINTS.read_text()]))
+    place = _made(folder / peer.module, peer.recipe, say)
+    failed = place / "failed"
+    if failed.exists():
+        raise UnavailableError(failed.read_text())
+    if not (place / "installed").exists():
+        (_packages(place) / "shared.pth").write_text(f"{_packages(base)}\n")
+        try:
+            for without, needs in ((["--no-deps"], peer.alone), ([], peer.needs)):
+                if needs:
+                    _pip(place, *without, *needs)
+        except UnavailableError as error:
+            failed.write_text(str(error))
+            raise
+        _finish(place, peer.recipe)
+    return place / "bin" / "python"
+
+
+def _made(place: Path, recipe: str, say: Callable[[str], None]) -> Path:
+    """An environment that was made by this recipe or is still empty."""
+    told = place / "recipe"
+    if told.exists() and told.read_text() == _digest(recipe):
+        return place
+    say(f"making the environment of {place.name}")
+    shutil.rmtree(place, ignore_errors=True)
+    venv.create(place, with_pip=False)
+    told.write_text(_digest(recipe))
+    return place
+
+
+def _finish(place: Path, recipe: str) -> None:
+    (place / "installed").write_text(recipe)
+
+
+def _digest(recipe: str) -> str:
+    return hashlib.sha256(f"{sys.version_info[:2]} {recipe}".encode()).hexdigest()
+
+
+def _packages(place: Path) -> Path:
+    version = "python{}.{}".format(*sys.version_info[:2])
+    return place / "lib" / version / "site-packages"
+
+
+def _pip(place: Path, *needs: str) -> None:
+    """Install with the pip of the Python that runs the driver."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    command += ["--python", str(place / "bin" / "python"), "install"]
+    result = subprocess.run(
+        [*command, "--constraint", str(CONSTRAINTS), *needs],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+        reason = errors[0].removeprefix("ERROR: ") if errors else result.stderr.strip()[-200:]
+        raise UnavailableError(reason)

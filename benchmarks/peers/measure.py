@@ -1,0 +1,224 @@
+"""What is measured of a peer, once, in its own process."""
+
+import hashlib
+import importlib.metadata
+import os
+import signal
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import work
+from work import Watch, Work
+
+
+class AbsentError(Exception):
+    """The peer has no such thing."""
+
+
+def function(peer: Any, name: str) -> Callable[..., Any]:
+    if name in peer.ABSENT:
+        raise AbsentError(peer.ABSENT[name])
+    return getattr(peer, name)  # type: ignore[no-any-return]
+
+
+def clock(watch: Watch, steps: int) -> dict[str, float]:
+    """Will hold when the model was called after a tenth of the steps, and for the last step."""
+    seen: dict[str, float] = {}
+    warm = max(1, min(100, steps // 10))
+    watch.at[warm] = lambda: seen.update(warm=time.perf_counter())
+    watch.at[steps] = lambda: seen.update(last=time.perf_counter())
+    seen["between"] = steps - warm
+    return seen
+
+
+def pace(seen: dict[str, float], took: float, watch: Watch, steps: int) -> dict[str, Any]:
+    """Microseconds per step, and milliseconds that the call took beside its steps."""
+    if watch.calls != steps:
+        raise RuntimeError(f"the model was called {watch.calls} times in {steps} steps")
+    per_step = (seen["last"] - seen["warm"]) / seen["between"]
+    return {"us": per_step * 1e6, "beside_ms": (took - per_step * steps) * 1e3}
+
+
+def steps(
+    peer: Any,
+    folder: Path,
+    run: str,
+    steps: int,
+    data: str = "batches",
+    arguments: tuple[Any, ...] = (),
+) -> dict[str, Any]:
+    """A loop over the data, timed from within."""
+    call = function(peer, run)
+    watch = Watch()
+    task = work.tiny(watch, getattr(work, data)(steps))
+    task.folder = folder
+    seen = clock(watch, steps)
+    began = time.perf_counter()
+    result = call(task, *arguments)
+    took = time.perf_counter() - began
+    found = pace(seen, took, watch, steps)
+    if isinstance(result, torch.Tensor):
+        result = result.double().sum().item()
+    return {**found, "result": result, "weights": work.weights(task.model)}
+
+
+def memory(peer: Any, folder: Path, steps: int) -> dict[str, Any]:
+    """Growth in megabytes between a tenth of the steps and the last, with the loss logged."""
+    call = function(peer, "logging")
+    watch = Watch()
+    few = work.batches(100)
+    task = work.tiny(watch, few * (steps // len(few)))
+    task.folder = folder
+    sizes: list[float] = []
+    for step in (steps // 10, steps):
+        watch.at[step] = lambda: sizes.append(work.resident())
+    began = time.perf_counter()
+    call(task)
+    took = time.perf_counter() - began
+    if len(sizes) != 2:
+        raise RuntimeError(f"the model was called {watch.calls} times in {steps} steps")
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        "growth_mb": sizes[1] - sizes[0],
+        "over_steps": steps - steps // 10,
+        "us": took / steps * 1e6,
+        "bytes": sum(path.stat().st_size for path in written),
+        "weights": work.weights(task.model),
+    }
+
+
+# Checkpoints
+
+SAVE_EVERY = 20
+
+
+def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:
+    """How long a save blocks the loop, and what it costs in all, in milliseconds."""
+    call = function(peer, "checkpoints")
+    watch, steps = Watch(), (saves + 1) * SAVE_EVERY
+    times: list[float] = []
+    watch.at = {n: lambda: times.append(time.perf_counter()) for n in range(1, steps + 1)}
+    task = work.wide(watch, work.batches(steps))
+    task.folder = folder
+    call(task, SAVE_EVERY)
+    gaps = [after - before for before, after in pairwise(times)]
+    usual = statistics.median(gaps)
+    by_save = [gaps[n * SAVE_EVERY - 2 : n * SAVE_EVERY + 3] for n in range(1, saves + 1)]
+    blocked = [max(near) - usual for near in by_save][1:]  # the first finds cold buffers
+    after_first = gaps[2 * SAVE_EVERY - 2 :]
+    cost = (sum(after_first) - usual * len(after_first)) / (saves - 1)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {
+        "blocked_ms": statistics.median(blocked) * 1e3,
+        "cost_ms": cost * 1e3,
+        "step_ms": usual * 1e3,
+        "mb": size / 1e6,
+        "weights": digest(task),
+    }
+
+
+def resume(peer: Any, folder: Path, kill_at: int, every: int) -> dict[str, Any]:
+    """Killed in the middle of an epoch and started again: does it end at the same bits?"""
+    function(peer, "checkpoints")
+    if "resume" in peer.ABSENT:
+        raise AbsentError(peer.ABSENT["resume"])
+    whole, parts = folder / "whole", folder / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    expected = in_child(lambda: train_and_tell(peer, whole, every), whole)
+    killed = in_child(lambda: train_and_tell(peer, parts, every, kill_at), parts)
+    if killed is not None:
+        raise RuntimeError("it came to its end before it could be killed")
+    left = sum(1 for path in parts.rglob("*") if path.is_file())
+    found = in_child(lambda: train_and_tell(peer, parts, every), parts)
+    if expected is None or found is None:
+        raise RuntimeError("it did not go on after the kill" if expected else "it did not train")
+    return {
+        "same": found["weights"] == expected["weights"],
+        "difference": max(
+            abs(a - b) for a, b in zip(found["weights"], expected["weights"], strict=True)
+        ),
+        "calls": found["calls"],
+        "left": left,
+        "weights": expected["weights"],
+    }
+
+
+def train_and_tell(
+    peer: Any, folder: Path, every: int, kill_at: int | None = None
+) -> dict[str, Any]:
+    watch = Watch()
+    if kill_at is not None:
+        watch.at[kill_at] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    task = work.tiny(watch, work.shuffled(20), dropout=0.2, epochs=3)
+    task.folder = folder
+    peer.checkpoints(task, every)
+    return {"weights": work.weights(task.model), "calls": watch.calls}
+
+
+def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any] | None:
+    """What it returns in a process that may be killed; None if it was or failed."""
+    told = folder.with_suffix(".told")
+    told.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(folder)
+            torch.save(act(), told)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.waitpid(child, 0)
+    return torch.load(told) if told.exists() else None
+
+
+# In fresh processes
+
+
+def first_step(peer: Any, folder: Path) -> dict[str, Any]:
+    """The time of day at which the first step is over: the model is called for the second."""
+    watch = Watch()
+    seen: dict[str, float] = {}
+    watch.at[2] = lambda: seen.update(first=time.time())
+    task = work.tiny(watch, work.batches(2))
+    task.folder = folder
+    function(peer, "fit")(task)
+    return seen
+
+
+def job(peer: Any, folder: Path, name: str) -> dict[str, Any]:
+    call = function(peer, "job")
+    if name in getattr(peer, "NO_JOB", {}):
+        raise AbsentError(peer.NO_JOB[name])
+    task = getattr(work, name)(Watch())
+    task.folder = folder
+    result = call(task)
+    print(f"held-out accuracy: {result:.1%}")
+    return {"result": result, "weights": digest(task)}
+
+
+def digest(task: Work) -> str:
+    parameters = [p.detach().numpy().tobytes() for p in task.model.parameters()]
+    return hashlib.sha256(b"".join(parameters)).hexdigest()
+
+
+def about(peer: Any, folder: Path, package: str) -> dict[str, Any]:
+    """The version of the peer's package."""
+    return {"version": importlib.metadata.version(package) if package else peer.VERSION}
+
+
+REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "about": about,
+    "steps": steps,
+    "memory": memory,
+    "stall": stall,
+    "resume": resume,
+    "first_step": first_step,
+    "job": job,
+}

@@ -1,0 +1,120 @@
+"""The page: tables of what was found, beside on what and how."""
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from envs import Peer
+from scenarios import Answers, Scenario
+
+INTRO = """\
+# Beside others, measured
+
+Stoker, the plain loop, and ten other trainers: the same model, data, seed and settings, one run, in
+interleaved rounds. Every number is to be read beside that of the plain loop in the same table; the
+second row, the plain loop again in another process, is the noise. Whoever is slower, or does not
+train to the same weights, is shown so.
+
+{command}
+
+The model is an MLP of 8-16-4 with SGD and batches of 8, so small that the cost of the loop shows;
+with a model that takes its time, all ratios come near 1. Each peer runs in a process of its own, on
+one core and one thread. The model itself notes the time when it is called: a step is what lies
+between two calls, without the first tenth (at most 100). "Beside" is what the whole call took
+besides its steps: making the trainer, starting, ending. "–" means that there is no such thing; the
+reason stands below the table. Rows go by the median, the fastest first.
+"""
+
+ENVIRONMENTS = """\
+Each peer has a virtual environment of its own, below one folder (`--envs`). Torch and scikit-learn
+lie in one that all of them look into (a `.pth` file), so that they are there once and the same.
+"""
+
+
+def write(found: dict[str, Any], scenarios: list[Scenario], peers: list[Peer]) -> str:
+    """The whole page in Markdown."""
+    parts = [INTRO.format(command=_command(found)), *_setting(found, peers)]
+    if found["interrupted"]:
+        parts.append("**This run was interrupted: what follows is what it had found.**\n")
+    for scenario in scenarios:
+        answers = found["answers"].get(scenario.key)
+        if answers:
+            parts += _table(scenario, answers)
+    return "\n".join(parts)
+
+
+def _command(found: dict[str, Any]) -> str:
+    return f"```console\n{found['command']}\n```"
+
+
+def _setting(found: dict[str, Any], peers: list[Peer]) -> Iterator[str]:
+    yield "## The machine and the versions\n"
+    yield f"{found['machine']}; Python {platform.python_version()}. {_amounts(found)}\n"
+    yield ENVIRONMENTS if found["environments"] else "All run in one environment.\n"
+    yield "| peer | version |\n|---|---|"
+    for peer in peers:
+        if peer.name in found["unavailable"]:
+            yield f"| {peer.name} | cannot run here: {_plain(found['unavailable'][peer.name])} |"
+        else:
+            yield f"| {peer.name} | {found['versions'].get(peer.name, '')} |"
+    yield ""
+
+
+def _amounts(found: dict[str, Any]) -> str:
+    done = found["rounds_done"]
+    return (
+        f"{done['steps']} rounds of {found['steps']} steps, {done['fresh']} rounds of fresh "
+        f"processes, {found['minutes']:.0f} minutes in all."
+    )
+
+
+def _table(scenario: Scenario, answers: Answers) -> Iterator[str]:
+    yield f"## ({scenario.letter}) {scenario.title}\n"
+    yield f"{scenario.text}\n"
+    yield "| | " + " | ".join(scenario.columns) + " |"
+    yield "|---" + "|---:" * len(scenario.columns) + "|"
+    plain = _good(answers.get("plain PyTorch", []))
+    notes = []
+    for name in sorted(answers, key=lambda name: _place(scenario, answers[name])):
+        good = _good(answers[name])
+        if good and plain:
+            cells = scenario.row(good, plain)
+        else:
+            cells = ["–"] * len(scenario.columns)
+            last = answers[name][-1]
+            reason = last.get("absent") or last.get("error") or "there is no plain loop beside it"
+            notes.append(f"{name}: {_plain(reason)}")
+        shown = f"**{name}**" if name == "Stoker" else name
+        yield f"| {shown} | " + " | ".join(cells) + " |"
+    yield ""
+    if notes:
+        yield "; ".join(notes) + ".\n"
+
+
+def _good(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in answers if "error" not in one and "absent" not in one]
+
+
+def _place(scenario: Scenario, answers: list[dict[str, Any]]) -> float:
+    good = _good(answers)
+    return median(one[scenario.order] for one in good) if good else float("inf")
+
+
+def _plain(reason: str) -> str:
+    """A reason without paths and signs that would break a table."""
+    words = [Path(word).name if word.startswith("/") else word for word in reason.split()]
+    return " ".join(words).replace("|", "/").rstrip(".")[:200]
+
+
+def machine() -> str:
+    """What a reader may know of the machine: its cores and their kind."""
+    kind = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        kind = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{os.cpu_count()} cores, {kind}, {platform.system()}"

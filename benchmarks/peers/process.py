@@ -1,0 +1,112 @@
+"""A peer's worker, seen from the driver."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+class Worker:
+    """A process that imports one peer and answers requests.
+
+    It prints to a terminal that nobody looks at, so that bars are drawn as they would be.
+    """
+
+    def __init__(self, python: Path | str, module: str, timeout: float = 120.0) -> None:
+        self.timeout = timeout
+        ours, theirs = pty.openpty()
+        answers, descriptor = os.pipe()
+        paths = [str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        self.began = time.time()
+        self._process = subprocess.Popen(
+            [str(python), str(HERE / "worker.py"), module, str(descriptor)],
+            stdin=subprocess.PIPE,
+            stdout=theirs,
+            stderr=theirs,
+            pass_fds=[descriptor],
+            start_new_session=True,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+                "PYTHONDONTWRITEBYTECODE": "",
+                "TERM": "xterm",
+                "COLUMNS": "100",
+                "KERAS_BACKEND": "torch",
+                "TOKENIZERS_PARALLELISM": "false",
+                "HF_HUB_OFFLINE": "1",
+            },
+        )
+        os.close(theirs)
+        os.close(descriptor)
+        self._answers = answers
+        self._left = b""
+        self.printed: deque[bytes] = deque(maxlen=20)
+        threading.Thread(target=self._drain, args=(ours,), daemon=True).start()
+
+    def hello(self) -> dict[str, Any]:
+        """What importing the peer took, or its error."""
+        return self._answer()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to a request; an error is one, too."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return {"error": "its process has ended"}
+        return self._answer()
+
+    def end(self) -> float:
+        """Let it come to its end; the time of day when it has."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        ended = time.time()
+        os.close(self._answers)
+        return ended
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        until = time.monotonic() + self.timeout
+        while b"\n" not in self._left:
+            ready, _, _ = select.select([self._answers], [], [], until - time.monotonic())
+            if not ready:
+                self.kill()
+                return {"error": f"no answer within {self.timeout:.0f} s"}
+            part = os.read(self._answers, 1 << 16)
+            if not part:
+                return {"error": "its process has ended"}
+            self._left += part
+        line, self._left = self._left.split(b"\n", 1)
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            said = b"".join(self.printed).decode(errors="replace")
+            print(f"\n{said[-3000:]}", file=sys.stderr)
+        return found
+
+    def _drain(self, terminal: int) -> None:
+        try:
+            while part := os.read(terminal, 1 << 16):
+                self.printed.append(part)
+        except OSError:
+            pass  # the other side was closed
+        os.close(terminal)

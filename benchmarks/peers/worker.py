@@ -1,0 +1,90 @@
+"""One peer in a process of its own: does what the driver asks for, and answers with numbers.
+
+    python worker.py NAME ANSWERS
+
+Requests are lines of JSON on standard input; answers are lines of JSON to the file descriptor
+ANSWERS. What the peer itself prints goes where the process prints.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CORES = os.sched_getaffinity(0)
+
+
+def load(name: str) -> tuple[Any, dict[str, Any]]:
+    """The module of the peer, and how long importing took: torch first, then what it adds."""
+    began = time.perf_counter()
+    import torch
+    import torch.utils.data
+
+    torch.set_num_threads(1)
+    has_torch = time.perf_counter()
+    peer = importlib.import_module(f"loops.{name}")
+    took = {"torch": has_torch - began, "peer": time.perf_counter() - has_torch}
+    return peer, {"import": took}
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder to be in, so that whatever a peer leaves behind is gone afterwards."""
+    home = os.getcwd()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+        try:
+            yield Path(folder)
+        finally:
+            os.chdir(home)
+
+
+def answer(peer: Any, request: dict[str, Any]) -> dict[str, Any]:
+    import measure
+
+    cores = request.pop("core", None)
+    os.sched_setaffinity(0, CORES if cores is None else {cores})
+    try:
+        with scratch() as folder:
+            return measure.REQUESTS[request.pop("what")](peer, folder, **request)
+    except measure.AbsentError as absent:
+        return {"absent": str(absent)}
+    except BaseException as error:
+        traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        first = (str(error).splitlines() or [""])[0]
+        return {"error": f"{type(error).__name__}: {first}"}
+    finally:
+        gc.collect()
+
+
+def main() -> None:
+    name, descriptor = sys.argv[1], int(sys.argv[2])
+    answers = os.fdopen(descriptor, "w")
+
+    def say(what: dict[str, Any]) -> None:
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    try:
+        peer, imported = load(name)
+    except Exception as error:
+        traceback.print_exc()
+        say({"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"})
+        return
+    say(imported)
+    for line in sys.stdin:
+        say(answer(peer, json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()
