@@ -45,6 +45,20 @@ def own_dependencies() -> tuple[str, ...]:
     return tuple(project["dependencies"])
 
 
+COMPOSER = (
+    "requests",
+    "tqdm",
+    "torchvision==0.28.0",
+    "py-cpuinfo",
+    "importlib-metadata",
+    "psutil",
+    "torchmetrics",
+    "pyyaml",
+    "mosaicml-cli",
+    "coolname",
+)
+"""What it imports of what it asks for; its own pins are of an older torch."""
+
 PEERS = [
     Peer("plain PyTorch", "plain", "torch"),
     Peer("Stoker", "stoker", "", own_dependencies()),
@@ -59,7 +73,7 @@ PEERS = [
     ),
     Peer("Ignite", "ignite", "pytorch-ignite", ("pytorch-ignite==0.5.5",)),
     Peer("MMEngine", "mmengine", "mmengine", ("mmengine==0.10.7", "setuptools<81")),
-    Peer("Composer", "composer", "mosaicml", (), ("mosaicml==0.32.1",)),
+    Peer("Composer", "composer", "mosaicml", COMPOSER, ("mosaicml==0.32.1",)),
     Peer("Keras", "keras", "keras", ("keras==3.15.1",)),
     Peer("fastai", "fastai", "fastai", ("fastai==2.8.12",)),
     Peer("skorch", "skorch", "skorch", ("skorch==1.4.0",)),

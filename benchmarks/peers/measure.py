@@ -21,6 +21,11 @@ class AbsentError(Exception):
     """The peer has no such thing."""
 
 
+def in_short(error: BaseException) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
+
+
 def function(peer: Any, name: str) -> Callable[..., Any]:
     if name in peer.ABSENT:
         raise AbsentError(peer.ABSENT[name])
@@ -83,14 +88,18 @@ def memory(peer: Any, folder: Path, steps: int) -> dict[str, Any]:
     took = time.perf_counter() - began
     if len(sizes) != 2:
         raise RuntimeError(f"the model was called {watch.calls} times in {steps} steps")
-    written = [path for path in folder.rglob("*") if path.is_file()]
     return {
         "growth_mb": sizes[1] - sizes[0],
         "over_steps": steps - steps // 10,
         "us": took / steps * 1e6,
-        "bytes": sum(path.stat().st_size for path in written),
+        "bytes": on_disk(folder),
         "weights": work.weights(task.model),
     }
+
+
+def on_disk(folder: Path) -> int:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return sum(path.stat().st_size for path in files)
 
 
 # Checkpoints
@@ -106,6 +115,8 @@ def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:
     watch.at = {n: lambda: times.append(time.perf_counter()) for n in range(1, steps + 1)}
     task = work.wide(watch, work.batches(steps))
     task.folder = folder
+    sizes: list[float] = []
+    watch.at[steps] = lambda: sizes.append(on_disk(folder))  # some remove it at the end
     call(task, SAVE_EVERY)
     gaps = [after - before for before, after in pairwise(times)]
     usual = statistics.median(gaps)
@@ -113,12 +124,11 @@ def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:
     blocked = [max(near) - usual for near in by_save][1:]  # the first finds cold buffers
     after_first = gaps[2 * SAVE_EVERY - 2 :]
     cost = (sum(after_first) - usual * len(after_first)) / (saves - 1)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {
         "blocked_ms": statistics.median(blocked) * 1e3,
         "cost_ms": cost * 1e3,
         "step_ms": usual * 1e3,
-        "mb": size / 1e6,
+        "mb": sizes[0] / 1e6,
         "weights": digest(task),
     }
 
@@ -133,19 +143,17 @@ def resume(peer: Any, folder: Path, kill_at: int, every: int) -> dict[str, Any]:
     parts.mkdir()
     expected = in_child(lambda: train_and_tell(peer, whole, every), whole)
     killed = in_child(lambda: train_and_tell(peer, parts, every, kill_at), parts)
-    if killed is not None:
-        raise RuntimeError("it came to its end before it could be killed")
-    left = sum(1 for path in parts.rglob("*") if path.is_file())
+    if killed:
+        raise RuntimeError(killed.get("error", "it came to its end before it could be killed"))
     found = in_child(lambda: train_and_tell(peer, parts, every), parts)
-    if expected is None or found is None:
-        raise RuntimeError("it did not go on after the kill" if expected else "it did not train")
+    for told, what in ((expected, "train"), (found, "go on after the kill")):
+        if "weights" not in told:
+            raise RuntimeError(f"it did not {what}: {told.get('error')}")
+    pairs = zip(found["weights"], expected["weights"], strict=True)
     return {
         "same": found["weights"] == expected["weights"],
-        "difference": max(
-            abs(a - b) for a, b in zip(found["weights"], expected["weights"], strict=True)
-        ),
+        "difference": max(abs(mine - theirs) for mine, theirs in pairs),
         "calls": found["calls"],
-        "left": left,
         "weights": expected["weights"],
     }
 
@@ -162,8 +170,8 @@ def train_and_tell(
     return {"weights": work.weights(task.model), "calls": watch.calls}
 
 
-def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any] | None:
-    """What it returns in a process that may be killed; None if it was or failed."""
+def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What it returns in a process that may be killed; nothing if it was."""
     told = folder.with_suffix(".told")
     told.unlink(missing_ok=True)
     child = os.fork()
@@ -171,11 +179,12 @@ def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any] 
         try:
             os.chdir(folder)
             torch.save(act(), told)
-        except BaseException:
+        except BaseException as error:
             traceback.print_exc()
+            torch.save({"error": in_short(error)}, told)
         os._exit(0)
     os.waitpid(child, 0)
-    return torch.load(told) if told.exists() else None
+    return torch.load(told) if told.exists() else {}
 
 
 # In fresh processes

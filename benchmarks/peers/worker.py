@@ -61,8 +61,7 @@ def answer(peer: Any, request: dict[str, Any]) -> dict[str, Any]:
         traceback.print_exc()
         if isinstance(error, KeyboardInterrupt):
             raise
-        first = (str(error).splitlines() or [""])[0]
-        return {"error": f"{type(error).__name__}: {first}"}
+        return {"error": measure.in_short(error)}
     finally:
         gc.collect()
 

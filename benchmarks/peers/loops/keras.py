@@ -23,9 +23,10 @@ def optimizer_of(work: Work) -> Any:
 def model_of(work: Work, metrics: Any = None) -> Any:
     model = keras.Sequential([keras.layers.TorchModuleWrapper(work.model)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer_of(work), loss, metrics)
-    first = work.data[0][0] if isinstance(work.data, list) else work.dataset[:1][0]
-    model(first)  # builds it
+    model.compile(optimizer_of(work), loss, metrics=metrics)
+    first = work.data[0] if isinstance(work.data, list) else work.dataset[:2]
+    model.test_on_batch(*first)  # builds all, which takes calls of the model
+    model.reset_metrics()
     work.watch.calls = 0
     return model
 

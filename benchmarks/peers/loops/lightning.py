@@ -3,6 +3,7 @@
 import logging as log
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
@@ -17,6 +18,23 @@ ABSENT: dict[str, str] = {}
 
 warnings.filterwarnings("ignore", module="lightning")
 log.getLogger("lightning.pytorch").setLevel(log.ERROR)
+
+
+class Ready:
+    """Batches that are there already; to Lightning a list is one of loaders."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def given(work: Work) -> Any:
+    return Ready(work.data) if isinstance(work.data, list) else work.data
 
 
 class Module(L.LightningModule):
@@ -84,27 +102,27 @@ OFF: dict[str, Any] = {
 
 
 def fit(work: Work) -> None:
-    L.Trainer(accelerator="cpu", max_epochs=1, barebones=True).fit(Module(work), work.data)
+    L.Trainer(accelerator="cpu", max_epochs=1, barebones=True).fit(Module(work), given(work))
 
 
 def defaults(work: Work) -> None:
-    L.Trainer(accelerator="cpu", max_epochs=1).fit(Module(work), work.data)
+    L.Trainer(accelerator="cpu", max_epochs=1).fit(Module(work), given(work))
 
 
 def accuracy(work: Work) -> float:
     trainer = L.Trainer(**OFF)
-    trainer.fit(Accurate(work), work.data)
+    trainer.fit(Accurate(work), given(work))
     return float(trainer.callback_metrics["accuracy"])
 
 
 def callbacks(work: Work, count: int) -> None:
     idle = [type(f"Idle{number}", (L.Callback,), {})() for number in range(count)]
-    L.Trainer(**OFF, callbacks=idle).fit(Module(work), work.data)
+    L.Trainer(**OFF, callbacks=idle).fit(Module(work), given(work))
 
 
 def logging(work: Work) -> None:
     settings = OFF | {"logger": CSVLogger(work.folder), "log_every_n_steps": 1}
-    L.Trainer(**settings).fit(Logging(work), work.data)
+    L.Trainer(**settings).fit(Logging(work), given(work))
 
 
 def checkpoints(work: Work, every: int) -> None:
@@ -112,19 +130,21 @@ def checkpoints(work: Work, every: int) -> None:
     settings = OFF | {"enable_checkpointing": True, "max_epochs": work.epochs}
     trainer = L.Trainer(**settings, callbacks=[saving])
     last = work.folder / "last.ckpt"
-    trainer.fit(Module(work), work.data, ckpt_path=last if last.exists() else None)
+    trainer.fit(Module(work), given(work), ckpt_path=last if last.exists() else None)
 
 
 def evaluate(work: Work) -> float:
-    return float(L.Trainer(**OFF).validate(Evaluating(work), work.data, False)[0]["val_loss"])
+    return float(
+        L.Trainer(**OFF).validate(Evaluating(work), given(work), verbose=False)[0]["val_loss"]
+    )
 
 
 def predict(work: Work) -> Tensor:
-    found: Any = L.Trainer(**OFF).predict(Module(work), work.data)
+    found: Any = L.Trainer(**OFF).predict(Module(work), given(work))
     return torch.cat(found)
 
 
 def job(work: Work) -> float:
     trainer = L.Trainer(accelerator="cpu", max_epochs=work.epochs)
-    trainer.fit(Job(work), work.data, work.val_data)
+    trainer.fit(Job(work), given(work), work.val_data)
     return float(trainer.callback_metrics.get("val_accuracy", math.nan))
