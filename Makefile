@@ -6,13 +6,16 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test docs bench bench-parallel bench-board board soak clean same-python
+.PHONY: help train test docs bench bench-peers bench-parallel bench-board board soak clean \
+    same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
 	@echo "make test             format, lint, types and every test"
 	@echo "make docs             the documentation as a site, in build/site"
-	@echo "make bench            microseconds per step that Stoker adds to a plain loop"
+	@echo "make bench            microseconds per step that Stoker adds to a plain loop, then bench-peers"
+	@echo "make bench-peers      Stoker beside other trainers, each in an environment that is made for"
+	@echo "                      it; writes docs/benchmarks.md (some ten minutes, more the first time)"
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
 	@echo "make board            build the page of the board anew (needs Node; users do not)"
@@ -39,6 +42,10 @@ docs: .venv/installed-dev
 
 bench: .venv/installed
 	.venv/bin/python benchmarks/overhead.py $(ARGS)
+	.venv/bin/python benchmarks/peers --write
+
+bench-peers: .venv/installed
+	.venv/bin/python benchmarks/peers --write $(ARGS)
 
 bench-parallel: .venv/installed
 	.venv/bin/python benchmarks/parallel.py $(ARGS)

@@ -208,6 +208,7 @@ def test_make_alone_explains_its_words() -> None:
         "train",
         "test",
         "bench",
+        "bench-peers",
         "bench-parallel",
         "soak",
         "clean",

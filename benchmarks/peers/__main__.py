@@ -26,6 +26,8 @@ from scenarios import LETTERS, SCENARIOS, Scenario
 
 AGAIN = Peer("plain PyTorch again", "plain", "torch")
 
+HALF = 0.5  # of the minutes are for rounds of steps
+
 
 def say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
@@ -44,10 +46,13 @@ def arguments() -> argparse.Namespace:
         prog="python benchmarks/peers", description=(__doc__ or "").splitlines()[0]
     )
     known = [peer.module for peer in PEERS]
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of (a)-(e), (i)")
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds of (a)-(e), (i)")
     parser.add_argument("--fresh-rounds", type=int, default=3, help="the same for (f) and (j)")
-    parser.add_argument("--steps", type=int, default=1000, help="steps in a round")
-    parser.add_argument("--memory-steps", type=int, default=20_000, help="steps of (h)")
+    parser.add_argument(
+        "--minutes", type=float, default=11, help="fewer rounds if they take longer"
+    )
+    parser.add_argument("--steps", type=int, default=500, help="steps in a round")
+    parser.add_argument("--memory-steps", type=int, default=10_000, help="steps of (h)")
     parser.add_argument("--only", default="", metavar="PEER,…", help=", ".join(known))
     parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(LETTERS))
     parser.add_argument("--envs", type=Path, default=default_folder(), help="where they are made")
@@ -143,7 +148,7 @@ class Comparison:
             self.start(AGAIN)
             peers.insert(1, AGAIN)
         core = max(os.sched_getaffinity(0))
-        for number in range(1, self.options.rounds + 1):
+        for number in self.rounds(self.options.rounds, HALF):
             for scenario in scenarios:
                 say(f"round {number} of {self.options.rounds}: ({scenario.key}) {scenario.title}")
                 for peer in self.asked(scenario, peers):
@@ -169,7 +174,7 @@ class Comparison:
 
     def fresh(self, scenarios: list[Scenario]) -> None:
         self.close()
-        for number in range(1, self.options.fresh_rounds + 1):
+        for number in self.rounds(self.options.fresh_rounds, 1.0):
             for scenario in scenarios:
                 of = self.options.fresh_rounds
                 say(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
@@ -177,6 +182,17 @@ class Comparison:
                     if peer.name not in self.found["unavailable"]:
                         self.keep(scenario, peer, self.once(peer, scenario))
             self.found["rounds_done"]["fresh"] = number
+
+    def rounds(self, most: int, share: float) -> Iterator[int]:
+        """Numbers of rounds, as long as another one fits into that share of the minutes."""
+        until = self._began + share * 60 * self.options.minutes
+        for number in range(1, most + 1):
+            began = time.monotonic()
+            yield number
+            now = time.monotonic()
+            if now + (now - began) > until and number < most:
+                say(f"no time for another round after {number} of {most}")
+                return
 
     def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
         """The answer of a new process, and how long it took, from the command on."""

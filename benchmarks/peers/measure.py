@@ -104,7 +104,7 @@ def on_disk(folder: Path) -> int:
 
 # Checkpoints
 
-SAVE_EVERY = 20
+SAVE_EVERY = 10
 
 
 def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:

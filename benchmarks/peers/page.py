@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -42,7 +43,8 @@ def write(found: dict[str, Any], scenarios: list[Scenario], peers: list[Peer]) -
     for scenario in scenarios:
         answers = found["answers"].get(scenario.key)
         if answers:
-            parts += _table(scenario, answers)
+            missing = {name: [{"absent": "see above"}] for name in found["unavailable"]}
+            parts += _table(scenario, {**answers, **missing})
     return "\n".join(parts)
 
 
@@ -104,7 +106,8 @@ def _place(scenario: Scenario, answers: list[dict[str, Any]]) -> float:
 
 
 def _plain(reason: str) -> str:
-    """A reason without paths and signs that would break a table."""
+    """A reason without colours, paths and signs that would break a table."""
+    reason = re.sub("\x1b\\[[0-9;]*m", "", reason)
     words = [Path(word).name if word.startswith("/") else word for word in reason.split()]
     return " ".join(words).replace("|", "/").rstrip(".")[:200]
 

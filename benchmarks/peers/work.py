@@ -164,8 +164,8 @@ class Reader(nn.Module):
         return self.head(self.blocks(x, mask=self.mask, is_causal=True)).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def text(watch: Watch, context: int = 64, windows: int = 2304) -> Work:
-    """A small transformer that reads Python's language reference: 2 epochs of 64 steps."""
+def text(watch: Watch, context: int = 64, windows: int = 1280) -> Work:
+    """A small transformer that reads Python's language reference: 2 epochs of 32 steps."""
     from pydoc_data.topics import topics
 
     torch.manual_seed(0)

@@ -1,0 +1,59 @@
+"""The comparison with other trainers: it runs, says who cannot, and keeps what it had found."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(page: Path, *arguments: str) -> list[str]:
+    driver = [sys.executable, str(ROOT / "benchmarks" / "peers"), "--here", "--write"]
+    return [*driver, "--page", str(page), *arguments]
+
+
+def rows(text: str, title: str) -> dict[str, list[str]]:
+    """The cells of a table by the first of each row."""
+    part = text.split(f"{title}\n")[1].split("\n## ", maxsplit=1)[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+    return {first: rest for first, *rest in cells}
+
+
+def test_peers_are_compared_and_one_that_cannot_run_is_shown_with_the_reason(tmp_path):
+    page = tmp_path / "page.md"
+    chosen = ("--only", "plain,stoker,mmengine", "--scenarios", "a,i", "--rounds", "2")
+    printed = subprocess.check_output(command(page, *chosen, "--steps", "20"), text=True)
+    text = page.read_text()
+    assert printed == f"{text}\n"
+
+    trained = rows(text, "Nothing on, ready batches")
+    assert set(trained) == {"plain PyTorch", "plain PyTorch again", "Stoker", "MMEngine"}
+    assert trained["Stoker"][-1] == "same bits"
+    assert trained["plain PyTorch"][2:4] == ["+0", "1.00"]
+    assert all(float(cell) > 0 for cell in trained["Stoker"][:2])
+    assert set(trained["MMEngine"]) == {"–"}
+    assert rows(text, "Prediction")["Stoker"][-1] == "same"
+    assert "No module named 'mmengine'" in rows(text, "The machine and the versions")["MMEngine"][0]
+    assert "2 rounds of 20 steps" in text
+    assert not re.search(r"(^|[\s(`])/\w", text)  # no paths of this machine
+
+
+def test_what_was_found_is_kept_when_the_comparison_is_interrupted(tmp_path):
+    page = tmp_path / "page.md"
+    chosen = ("--only", "plain", "--scenarios", "a", "--rounds", "1000000", "--steps", "20")
+    with subprocess.Popen(
+        command(page, *chosen), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stderr is not None
+        for line in driver.stderr:
+            if line.startswith("round 3 "):
+                driver.send_signal(signal.SIGINT)
+                break
+        driver.stderr.read()
+    assert driver.returncode == 0
+    text = page.read_text()
+    assert "interrupted" in text
+    assert rows(text, "Nothing on, ready batches")["plain PyTorch"][-1] == "same bits"
