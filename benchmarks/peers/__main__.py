@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import page
-from envs import PEERS, ROOT, Peer, UnavailableError, default_folder, python_of
+from envs import PEERS, ROOT, Peer, UnavailableError, default_folder, python_of, version_of
 from process import Worker
 from scenarios import LETTERS, SCENARIOS, Scenario
 
 AGAIN = Peer("plain PyTorch again", "plain", "torch")
 
-HALF = 0.5  # of the minutes are for rounds of steps
+FOR_STEPS = 0.4  # of the minutes; the rest is for saves, memory and fresh processes
 
 
 def say(what: str) -> None:
@@ -49,10 +49,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds of (a)-(e), (i)")
     parser.add_argument("--fresh-rounds", type=int, default=3, help="the same for (f) and (j)")
     parser.add_argument(
-        "--minutes", type=float, default=11, help="fewer rounds if they take longer"
+        "--minutes", type=float, default=12, help="fewer rounds if they take longer"
     )
-    parser.add_argument("--steps", type=int, default=500, help="steps in a round")
-    parser.add_argument("--memory-steps", type=int, default=10_000, help="steps of (h)")
+    parser.add_argument("--steps", type=int, default=400, help="steps in a round")
+    parser.add_argument("--memory-steps", type=int, default=8_000, help="steps of (h)")
     parser.add_argument("--only", default="", metavar="PEER,…", help=", ".join(known))
     parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(LETTERS))
     parser.add_argument("--envs", type=Path, default=default_folder(), help="where they are made")
@@ -83,6 +83,7 @@ class Comparison:
             "environments": not options.here,
             "rounds_done": {"steps": 0, "fresh": 0},
             "interrupted": True,
+            "minutes": 0.0,
             "unavailable": {},
             "versions": {},
             "answers": {},
@@ -108,7 +109,8 @@ class Comparison:
     def prepare(self) -> None:
         for peer in self.peers:
             try:
-                self.pythons[peer.name] = self.python(peer)
+                self.pythons[peer.name] = python = self.python(peer)
+                self.found["versions"][peer.name] = version_of(peer, python)
             except UnavailableError as error:
                 say(f"{peer.name} cannot be installed: {error}")
                 self.found["unavailable"][peer.name] = str(error)
@@ -130,8 +132,6 @@ class Comparison:
             worker.kill()
             return
         self.workers[peer.name] = worker
-        about = worker.ask(what="about", package=peer.package)
-        self.found["versions"][peer.name] = about.get("version", "")
         worker.ask(what="steps", run="fit", steps=50)
 
     def start_all(self) -> list[Peer]:
@@ -148,7 +148,7 @@ class Comparison:
             self.start(AGAIN)
             peers.insert(1, AGAIN)
         core = max(os.sched_getaffinity(0))
-        for number in self.rounds(self.options.rounds, HALF):
+        for number in self.rounds(self.options.rounds, FOR_STEPS):
             for scenario in scenarios:
                 say(f"round {number} of {self.options.rounds}: ({scenario.key}) {scenario.title}")
                 for peer in self.asked(scenario, peers):
@@ -199,6 +199,7 @@ class Comparison:
         worker = Worker(self.pythons[peer.name], peer.module)
         hello = worker.hello()
         if "error" in hello:
+            worker.kill()
             return hello
         answer = worker.ask(**scenario.request)
         answer["took_s"] = worker.end() - worker.began
@@ -218,13 +219,18 @@ class Comparison:
         sizes = {
             name.removeprefix("memory_"): getattr(self.options, name) for name in scenario.sizes
         }
-        return self.workers[peer.name].ask(**scenario.request, **sizes, **more)
+        answer = self.workers[peer.name].ask(**scenario.request, **sizes, **more)
+        if not self.workers[peer.name].alive:
+            del self.workers[peer.name]
+            self.start(peer)
+        return answer
 
     def keep(self, scenario: Scenario, peer: Peer, answer: dict[str, Any]) -> None:
         if "error" in answer:
             say(f"{peer.name} failed: {answer['error']}")
         of_peers = self.found["answers"].setdefault(scenario.key, {})
         of_peers.setdefault(peer.name, []).append(answer)
+        self.found["minutes"] = (time.monotonic() - self._began) / 60
         if self.options.json is not None:
             self.options.json.write_text(json.dumps(self.found))
 
@@ -236,7 +242,6 @@ class Comparison:
         self.workers.clear()
 
     def text(self) -> str:
-        self.found["minutes"] = (time.monotonic() - self._began) / 60
         return page.write(self.found, self.scenarios, self.peers)
 
 

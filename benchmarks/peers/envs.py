@@ -5,7 +5,6 @@ into one of their own that all others look into; each peer is then installed wit
 constraints, so that all run beside the same torch.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -35,15 +34,8 @@ class Peer:
     needs: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
 
-    @property
-    def recipe(self) -> str:
-        return " ".join([*SHARED, *self.needs, "alone:", *self.alone, CONSTRAINTS.read_text()])
 
-
-def own_dependencies() -> tuple[str, ...]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return tuple(project["dependencies"])
-
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 COMPOSER = (
     "requests",
@@ -61,7 +53,7 @@ COMPOSER = (
 
 PEERS = [
     Peer("plain PyTorch", "plain", "torch"),
-    Peer("Stoker", "stoker", "", own_dependencies()),
+    Peer("Stoker", "stoker", "", tuple(PROJECT["dependencies"])),
     Peer("Lightning", "lightning", "lightning", ("lightning==2.6.6",)),
     Peer("Fabric", "fabric", "lightning", ("lightning==2.6.6",)),
     Peer("Accelerate", "accelerate", "accelerate", ("accelerate==1.15.0", "torchmetrics>=1.4")),
@@ -90,45 +82,46 @@ def default_folder() -> Path:
 
 def python_of(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
     """The Python of the peer's environment, which is made if it is not there."""
-    base = _made(folder / "torch", " ".join([*SHARED, CONSTRAINTS.read_text()]), say)
-    if not (base / "installed").exists():
-        _pip(base, *SHARED)
-        _finish(base, " ".join([*SHARED, CONSTRAINTS.read_text()]))
-    place = _made(folder / peer.module, peer.recipe, say)
-    failed = place / "failed"
-    if failed.exists():
-        raise UnavailableError(failed.read_text())
-    if not (place / "installed").exists():
-        (_packages(place) / "shared.pth").write_text(f"{_packages(base)}\n")
-        try:
-            for without, needs in ((["--no-deps"], peer.alone), ([], peer.needs)):
-                if needs:
-                    _pip(place, *without, *needs)
-        except UnavailableError as error:
-            failed.write_text(str(error))
-            raise
-        _finish(place, peer.recipe)
+    base, place = folder / "torch", folder / peer.module
+    _ensure(base, SHARED, (), None, say)
+    _ensure(place, peer.needs, peer.alone, base, say)
     return place / "bin" / "python"
 
 
-def _made(place: Path, recipe: str, say: Callable[[str], None]) -> Path:
-    """An environment that was made by this recipe or is still empty."""
+def version_of(peer: Peer, python: Path) -> str:
+    """The version of its package; Stoker is that of this checkout."""
+    if not peer.package:
+        return str(PROJECT["version"])
+    script = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+    found = subprocess.run(
+        [python, "-c", script, peer.package], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+def _ensure(
+    place: Path,
+    needs: tuple[str, ...],
+    alone: tuple[str, ...],
+    base: Path | None,
+    say: Callable[[str], None],
+) -> None:
+    """An environment with these packages; made anew if it was not finished or has others."""
+    version = sys.version.split()[0]
+    recipe = "\n".join([version, *needs, "alone:", *alone, CONSTRAINTS.read_text()])
     told = place / "recipe"
-    if told.exists() and told.read_text() == _digest(recipe):
-        return place
+    if told.exists() and told.read_text() == recipe:
+        return
     say(f"making the environment of {place.name}")
     shutil.rmtree(place, ignore_errors=True)
     venv.create(place, with_pip=False)
-    told.write_text(_digest(recipe))
-    return place
-
-
-def _finish(place: Path, recipe: str) -> None:
-    (place / "installed").write_text(recipe)
-
-
-def _digest(recipe: str) -> str:
-    return hashlib.sha256(f"{sys.version_info[:2]} {recipe}".encode()).hexdigest()
+    if base is not None:
+        (_packages(place) / "shared.pth").write_text(f"{_packages(base)}\n")
+    if alone:
+        _pip(place, "--no-deps", *alone)
+    if needs:
+        _pip(place, *needs)
+    told.write_text(recipe)
 
 
 def _packages(place: Path) -> Path:

@@ -1,7 +1,6 @@
 """What is measured of a peer, once, in its own process."""
 
 import hashlib
-import importlib.metadata
 import os
 import signal
 import statistics
@@ -217,13 +216,7 @@ def digest(task: Work) -> str:
     return hashlib.sha256(b"".join(parameters)).hexdigest()
 
 
-def about(peer: Any, folder: Path, package: str) -> dict[str, Any]:
-    """The version of the peer's package."""
-    return {"version": importlib.metadata.version(package) if package else peer.VERSION}
-
-
 REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "about": about,
     "steps": steps,
     "memory": memory,
     "stall": stall,

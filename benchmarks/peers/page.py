@@ -4,6 +4,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,8 +17,8 @@ INTRO = """\
 
 Stoker, the plain loop, and ten other trainers: the same model, data, seed and settings, one run, in
 interleaved rounds. Every number is to be read beside that of the plain loop in the same table; the
-second row, the plain loop again in another process, is the noise. Whoever is slower, or does not
-train to the same weights, is shown so.
+plain loop again, in another process, shows the noise. Whoever is slower, or does not train to the
+same weights, is shown so.
 
 {command}
 
@@ -27,6 +28,11 @@ one core and one thread. The model itself notes the time when it is called: a st
 between two calls, without the first tenth (at most 100). "Beside" is what the whole call took
 besides its steps: making the trainer, starting, ending. "–" means that there is no such thing; the
 reason stands below the table. Rows go by the median, the fastest first.
+"""
+
+SUMMARY = """\
+Each column is a table below: how many times as long as the plain loop (a step, a start, a stop, a
+job); for (g2) whether it ends at the same bits, for (h) megabytes per 200,000 steps.
 """
 
 ENVIRONMENTS = """\
@@ -40,12 +46,60 @@ def write(found: dict[str, Any], scenarios: list[Scenario], peers: list[Peer]) -
     parts = [INTRO.format(command=_command(found)), *_setting(found, peers)]
     if found["interrupted"]:
         parts.append("**This run was interrupted: what follows is what it had found.**\n")
-    for scenario in scenarios:
-        answers = found["answers"].get(scenario.key)
-        if answers:
-            missing = {name: [{"absent": "see above"}] for name in found["unavailable"]}
-            parts += _table(scenario, {**answers, **missing})
+    tables = [_fill(s, found) for s in scenarios if s.key in found["answers"]]
+    if len(tables) > 1:
+        parts += _summary(tables, peers)
+    for table in tables:
+        parts += _shown(table)
     return "\n".join(parts)
+
+
+@dataclass
+class Table:
+    """A scenario with what was found: the cells of each peer, or why it has none."""
+
+    scenario: Scenario
+    cells: dict[str, list[str]]
+    notes: dict[str, str]
+
+
+def _fill(scenario: Scenario, found: dict[str, Any]) -> Table:
+    answers: Answers = found["answers"][scenario.key]
+    table = Table(scenario, {}, {})
+    plain = _good(answers.get("plain PyTorch", []))
+    for name in sorted(answers, key=lambda name: _place(scenario, answers[name])):
+        good = _good(answers[name])
+        if good and plain:
+            table.cells[name] = scenario.row(good, plain)
+        else:
+            last = answers[name][-1]
+            reason = last.get("absent") or last.get("error") or "there is no plain loop beside it"
+            table.notes[name] = _plain(reason)
+    table.notes |= dict.fromkeys(found["unavailable"], "cannot run here")
+    return table
+
+
+def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
+    yield "## In short\n"
+    yield SUMMARY
+    yield "| | " + " | ".join(f"({table.scenario.key})" for table in tables) + " |"
+    yield "|---" + "|---:" * len(tables) + "|"
+    for peer in peers:
+        cells = [_in_short(table, peer.name) for table in tables]
+        yield _row(peer.name, cells)
+    yield ""
+
+
+def _in_short(table: Table, name: str) -> str:
+    if name not in table.cells:
+        return "–"
+    columns = table.scenario.columns
+    chosen = next((c for c in ("× plain", "per 200,000") if c in columns), columns[0])
+    return table.cells[name][columns.index(chosen)].split(",")[0]
+
+
+def _row(name: str, cells: list[str]) -> str:
+    return f"| {f'**{name}**' if name == 'Stoker' else name} | " + " | ".join(cells) + " |"
 
 
 def _command(found: dict[str, Any]) -> str:
@@ -73,27 +127,19 @@ def _amounts(found: dict[str, Any]) -> str:
     )
 
 
-def _table(scenario: Scenario, answers: Answers) -> Iterator[str]:
-    yield f"## ({scenario.letter}) {scenario.title}\n"
+def _shown(table: Table) -> Iterator[str]:
+    scenario = table.scenario
+    yield f"## ({scenario.key}) {scenario.title}\n"
     yield f"{scenario.text}\n"
     yield "| | " + " | ".join(scenario.columns) + " |"
     yield "|---" + "|---:" * len(scenario.columns) + "|"
-    plain = _good(answers.get("plain PyTorch", []))
-    notes = []
-    for name in sorted(answers, key=lambda name: _place(scenario, answers[name])):
-        good = _good(answers[name])
-        if good and plain:
-            cells = scenario.row(good, plain)
-        else:
-            cells = ["–"] * len(scenario.columns)
-            last = answers[name][-1]
-            reason = last.get("absent") or last.get("error") or "there is no plain loop beside it"
-            notes.append(f"{name}: {_plain(reason)}")
-        shown = f"**{name}**" if name == "Stoker" else name
-        yield f"| {shown} | " + " | ".join(cells) + " |"
+    for name, cells in table.cells.items():
+        yield _row(name, cells)
+    for name in table.notes:
+        yield _row(name, ["–"] * len(scenario.columns))
     yield ""
-    if notes:
-        yield "; ".join(notes) + ".\n"
+    if table.notes:
+        yield "; ".join(f"{name}: {why}" for name, why in table.notes.items()) + ".\n"
 
 
 def _good(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ class Worker:
     It prints to a terminal that nobody looks at, so that bars are drawn as they would be.
     """
 
-    def __init__(self, python: Path | str, module: str, timeout: float = 120.0) -> None:
+    def __init__(self, python: Path | str, module: str, timeout: float = 300.0) -> None:
         self.timeout = timeout
         ours, theirs = pty.openpty()
         answers, descriptor = os.pipe()
@@ -80,8 +80,12 @@ class Worker:
         os.close(self._answers)
         return ended
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 

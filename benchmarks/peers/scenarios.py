@@ -220,8 +220,10 @@ SCENARIOS = [
         "Killed and started again",
         "Three epochs of 20 steps with shuffling and dropout, a save every 7 steps, killed with "
         "SIGKILL in step 33, started again: the same bits as without the kill? In the documented "
-        "way of each. A whole run is 60 steps; of what is left after the save at step 28 there "
-        "are 32. Plain PyTorch saves random numbers and the place in the data by hand.",
+        "way of each. After the save at step 28 there are 32 steps left; whoever writes beside the "
+        "training may have to go back to the save before it. Plain PyTorch saves random numbers "
+        "and the place in the data by hand. Whoever shuffles in an order of his own has other "
+        "weights without a kill, too.",
         "beside",
         {"what": "resume", "kill_at": 33, "every": 7},
         ("same bits after a kill", "steps after it", "weights without a kill"),
@@ -261,7 +263,7 @@ SCENARIOS = [
         "A whole job: digits",
         "From the command to the result, import and all: a convnet on the digits of scikit-learn, "
         "10 epochs of 45 shuffled steps, accuracy after each epoch, otherwise the defaults of "
-        "each.",
+        "each. Whoever shuffles or draws dropout in an order of his own has other bits.",
         "fresh",
         {"what": "job", "name": "digits"},
         ("seconds", "fastest", "× plain", "accuracy", "weights"),

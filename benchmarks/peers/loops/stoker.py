@@ -5,11 +5,9 @@ from typing import Any
 from torch import Tensor
 from work import Work
 
-import stoker
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.events import JsonLines
 
-VERSION = stoker.__version__
 ABSENT: dict[str, str] = {}
 
 
