@@ -37,7 +37,7 @@ def test_peers_are_compared_and_one_that_cannot_run_is_shown_with_the_reason(tmp
     assert set(trained["MMEngine"]) == {"–"}
     assert rows(text, "Prediction")["Stoker"][-1] == "same"
     assert "No module named 'mmengine'" in rows(text, "The machine and the versions")["MMEngine"][0]
-    assert "2 rounds of 20 steps" in text
+    assert "Rounds of 20 steps: 2;" in text
     assert not re.search(r"(^|[\s(`])/\w", text)  # no paths of this machine
 
 

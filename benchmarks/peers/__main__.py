@@ -79,7 +79,9 @@ class Comparison:
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
             "machine": page.machine(),
+            "load": os.getloadavg()[0],
             "steps": options.steps,
+            "memory_steps": options.memory_steps,
             "environments": not options.here,
             "rounds_done": {"steps": 0, "fresh": 0},
             "interrupted": True,
@@ -144,7 +146,7 @@ class Comparison:
     def steps(self, scenarios: list[Scenario]) -> None:
         peers = self.start_all()
         if any(peer.module == "plain" for peer in peers):
-            self.pythons[AGAIN.name] = self.pythons[peers[0].name]
+            self.pythons[AGAIN.name] = self.pythons["plain PyTorch"]
             self.start(AGAIN)
             peers.insert(1, AGAIN)
         core = max(os.sched_getaffinity(0))
@@ -219,6 +221,8 @@ class Comparison:
         sizes = {
             name.removeprefix("memory_"): getattr(self.options, name) for name in scenario.sizes
         }
+        if peer.name not in self.workers:
+            return {"error": "its process has ended"}
         answer = self.workers[peer.name].ask(**scenario.request, **sizes, **more)
         if not self.workers[peer.name].alive:
             del self.workers[peer.name]

@@ -84,9 +84,10 @@ def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
     yield SUMMARY
     yield "| | " + " | ".join(f"({table.scenario.key})" for table in tables) + " |"
     yield "|---" + "|---:" * len(tables) + "|"
-    for peer in peers:
-        cells = [_in_short(table, peer.name) for table in tables]
-        yield _row(peer.name, cells)
+    names = [peer.name for peer in peers]
+    again = [n for n in tables[0].cells if n not in names]  # the plain loop, beside itself
+    for name in [*names[:1], *again, *names[1:]]:
+        yield _row(name, [_in_short(table, name) for table in tables])
     yield ""
 
 
@@ -122,8 +123,10 @@ def _setting(found: dict[str, Any], peers: list[Peer]) -> Iterator[str]:
 def _amounts(found: dict[str, Any]) -> str:
     done = found["rounds_done"]
     return (
-        f"{done['steps']} rounds of {found['steps']} steps, {done['fresh']} rounds of fresh "
-        f"processes, {found['minutes']:.0f} minutes in all."
+        f"Rounds of {found['steps']} steps: {done['steps']}; of fresh processes: {done['fresh']}; "
+        f"steps of (h): {found['memory_steps']:,}; minutes in all: {found['minutes']:.0f}. Load of "
+        f"the machine when it began: {found['load']:.1f}; where that is not near 0, times are to "
+        "be read as sizes."
     )
 
 
@@ -152,8 +155,8 @@ def _place(scenario: Scenario, answers: list[dict[str, Any]]) -> float:
 
 
 def _plain(reason: str) -> str:
-    """A reason without colours, paths and signs that would break a table."""
-    reason = re.sub("\x1b\\[[0-9;]*m", "", reason)
+    """Its first sentence, without colours, paths and signs that would break a table."""
+    reason = re.sub("\x1b\\[[0-9;]*m", "", reason).split(". ")[0]
     words = [Path(word).name if word.startswith("/") else word for word in reason.split()]
     return " ".join(words).replace("|", "/").rstrip(".")[:200]
 

@@ -5,10 +5,11 @@
     accuracy(work)          with the accuracy over the training batches, which is returned
     callbacks(work, count)  with so many callbacks that do nothing
     logging(work)           with the loss of each step written to a file
-    checkpoints(work, every)  saves every so many steps, and goes on from the newest save there is
+    checkpoints(work, n)    saves every n steps, and goes on from the newest save there is
     evaluate(work)          the mean loss over the data
     predict(work)           what the model returns for the data
     job(work)               trains, validates after each epoch, returns the accuracy held out
 
-``ABSENT`` says why one is missing.
+``ABSENT`` says by its name why one is missing, or why its saves cannot be gone on from ("resume");
+``NO_JOB`` why one of the jobs is.
 """
