@@ -234,11 +234,14 @@ class Comparison:
             say(f"{peer.name} failed: {answer['error']}")
         of_peers = self.found["answers"].setdefault(scenario.key, {})
         of_peers.setdefault(peer.name, []).append(answer)
+        self.save()
+
+    # At the end
+
+    def save(self) -> None:
         self.found["minutes"] = (time.monotonic() - self._began) / 60
         if self.options.json is not None:
             self.options.json.write_text(json.dumps(self.found))
-
-    # At the end
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -268,6 +271,7 @@ def main() -> None:
         say("interrupted: this is what there is")
     finally:
         comparison.close()
+        comparison.save()
         text = comparison.text()
         print(text)
         if options.write:

@@ -29,19 +29,16 @@ def net(work: Work, callbacks: Any = "disable", **more: Any) -> NeuralNetClassif
     if isinstance(work.data, list):
         given = {"iterator_train": Ready, "iterator_train__batches": work.data}
         given |= {"iterator_valid": Ready, "iterator_valid__batches": work.data}
-    group = work.optimizer.defaults
-    used = {"lr": group["lr"]}
     made = NeuralNetClassifier(
         work.model,
         criterion=work.criterion,
         optimizer=lambda parameters, **_: work.optimizer,
         max_epochs=work.epochs,
         batch_size=work.batch_size,
-        train_split=None,
         callbacks=callbacks,
         classes=list(range(work.classes)),
-        **used,
-        **{"verbose": 0, **given, **more},
+        lr=work.optimizer.defaults["lr"],
+        **{"verbose": 0, "train_split": None, **given, **more},
     )
     return made.initialize()
 
