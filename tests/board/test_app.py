@@ -70,6 +70,21 @@ def test_checkpoints_are_shown_and_verified_to_the_last_byte(board):
     assert board.get("verify", run="one", checkpoint=whole.name)["state"] == "broken"
 
 
+def test_nothing_in_the_runs_folder_is_changed(tmp_path):
+    make_checkpoint(make_run(tmp_path, "one"), 10)
+
+    def everything():
+        paths = sorted(tmp_path.rglob("*"))
+        return [(p, p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in paths]
+
+    before = everything()
+    with served(tmp_path) as board:
+        for call in ("runs", "run", "log", "table", "series", "diff", "verify"):
+            board.get(call, run="one", name="lr", checkpoint="step-00000010")
+        next(board.events())
+    assert everything() == before
+
+
 def test_the_stream_tells_of_new_rows_and_of_runs_that_come_and_go(tmp_path):
     folder = make_run(tmp_path, "one", log="")
     with served(tmp_path) as board:

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -71,6 +72,26 @@ def test_a_run_on_another_machine_is_judged_by_the_age_of_its_files(tmp_path):
     for path in folder.glob("*.*"):
         os.utime(path, (time.time() - 3600,) * 2)
     assert status(tmp_path).state == "dead"
+
+
+def test_a_run_never_waits_for_those_who_look_at_it(tmp_path):
+    folder = make_run(tmp_path, "one")
+    (folder / "checkpoints").mkdir()
+    runs, done = Runs(tmp_path), threading.Event()
+
+    def look():
+        while not done.is_set():
+            runs.look()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(200):
+        lock = Lock(folder / "checkpoints")
+        lock.take()  # raises where somebody else holds it
+        os.truncate(folder / "metrics.jsonl", 500)
+        lock.release()
+    done.set()
+    thread.join()
 
 
 def test_progress_and_the_time_left_are_told(tmp_path):
