@@ -1,12 +1,13 @@
 """`stoker profile`: what it prints, what it leaves alone, and how it ends."""
 
 import json
+import re
 
 import pytest
 
 from stoker import Engine
 from stoker.cli import main
-from stoker.cli.profile import advice
+from stoker.cli.profile import _show, advice
 from stoker.counts import Counts
 from stoker.hooks.cost_meter import Row
 from stoker.hooks.costs import Costs
@@ -97,6 +98,17 @@ def test_what_cannot_be_is_refused_before_anything_starts(stoker, folder, argv, 
     assert (code, out) == (2, "")
     assert words in err
     assert everything_in(folder) == before
+
+
+def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    head = ["hook", "point", "calls", "µs/call", "operations", "syncs", "collectives"]
+    name = "Write(JsonLines, TensorBoard)"
+    _show([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], words=2)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert plain.split() == [*head, *name.split(), "after_step", "50", "1,234.5", "6", "7", "8"]
 
 
 def test_two_processes_are_told_of_by_the_first(stoker, folder):

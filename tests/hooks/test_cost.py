@@ -13,6 +13,7 @@ from stoker.counts import Counts, counted
 from stoker.events import JsonLines
 from stoker.hooks import Budget, CostReport, OverBudget
 from stoker.hooks.costs import aligned, hook_table, phase_table
+from stoker.metrics import Accuracy
 from toys import Recorder, batches, engine, net, same_bits, trainer
 
 
@@ -141,6 +142,28 @@ def test_afterwards_the_hooks_are_called_as_without_a_report():
     }
     assert "update" not in vars(metrics._train["accuracy"])
     assert not {"backward", "update", "zero_grad", "adjust_lr"} & vars(one.engine).keys()
+
+
+def test_a_metric_that_two_hooks_share_is_given_back_and_counted_for_both():
+    shared = Accuracy()
+    report = CostReport(steps=2, warmup=0)
+    first, second = (hooks.Metrics(accuracy=shared, on="val") for _ in range(2))
+    second.name = "second"
+    trainer(report, first, second).fit(batches(40), batches(8), max_steps=4, validate_every=1)
+    rows = rows_of(report)
+    assert rows["Metrics", "accuracy", "update"].timer.count > 0
+    assert rows["second", "accuracy", "update"].timer.count > 0
+    assert not {"update", "compute"} & vars(shared).keys()
+    assert len(report.costs.steps) == report.costs.counted == 2
+
+
+def test_a_fit_too_short_leaves_the_report_to_the_next_one():
+    report = CostReport(steps=2, warmup=1)
+    one = trainer(report, hooks.Loss())
+    one.fit(batches(), max_steps=1)
+    assert report.costs is None
+    one.fit(batches(), max_steps=7)
+    assert len(report.costs.steps) == report.costs.counted == 2
 
 
 def test_looking_changes_no_bit():

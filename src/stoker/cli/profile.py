@@ -100,7 +100,9 @@ def _show(table: list[list[str]], *, words: int) -> None:
         drawn.add_column(head, justify="left" if column < words else "right")
     for row in table[1:]:
         drawn.add_row(*row, style="dim" if row[0].startswith(" ") else None)
-    Console().print(drawn)
+    console = Console()
+    console.width = max(console.width, 120)  # a line too long is better than a number cut off
+    console.print(drawn)
 
 
 def advice(costs: Costs, engine: Engine) -> str:

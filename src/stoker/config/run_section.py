@@ -61,7 +61,9 @@ class RunConfig:
     max_steps: int | None = _is(None, "updates; the run may end within an epoch")
     device: str = _is("auto", "auto, cpu, cuda, cuda:2, mps, …")
     precision: Literal["fp32", "bf16", "fp16"] = _is("fp32", "fewer bits where they do")
-    compile: bool | str = _is(False, "torch.compile model and loss; a word names the backend")
+    compile: bool | str = _is(
+        False, "torch.compile model and loss; a word names the backend, or is 'blocks'"
+    )
     deterministic: bool = _is(False, "let torch use deterministic algorithms only")
     threads: int | None = _is(None, "threads for one operation on the CPU")
     micro_batch: int | None = _is(None, "samples that go forward at a time, in each process")

@@ -197,15 +197,19 @@ class CostReport(Observer):
         assert hooks is not None
         on_host = engine.device.type == "cpu"
         self._meter = Meter(Counter(on_host=on_host), whole=not engine.compiles)
+        self._meter.timing = self.warmup == 0
+        self._rows, self._seen = {}, 0
         self._calls = dict(hooks.calls)
         for point, calls in self._calls.items():
             others = [self._measured(call, point) for call in calls if call != getattr(self, point)]
             own = [getattr(self, point)] if len(others) < len(calls) else []
             hooks.calls[point] = (*others, *own) if point == "after_step" else (*own, *others)
         for hook in hooks:
+            known = set()  # a hook may hold a thing twice
             for part, thing, names in _parts(hook):
-                for name in names:
+                for name in names if id(thing) not in known else ():
                     self._replace(thing, name, hook, part)
+                known.add(id(thing))
         for name in _ENGINE:
             self._replace(engine, name, None, "")
 
@@ -238,7 +242,7 @@ class CostReport(Observer):
         self._meter.timing = self._meter.counting = False
         self._meter.stop_counting()
         self._meter = None
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
         self._undo.clear()
         for point, calls in self._calls.items():
