@@ -199,12 +199,14 @@ class Comparison:
     def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
         """The answer of a new process, and how long it took, from the command on."""
         worker = Worker(self.pythons[peer.name], peer.module)
-        hello = worker.hello()
-        if "error" in hello:
+        try:
+            hello = worker.hello()
+            if "error" in hello:
+                return hello
+            answer = worker.ask(**scenario.request)
+            answer["took_s"] = worker.end() - worker.began
+        finally:
             worker.kill()
-            return hello
-        answer = worker.ask(**scenario.request)
-        answer["took_s"] = worker.end() - worker.began
         answer["import_s"] = hello["import"]["peer"]
         if "first" in answer:
             answer["first_s"] = answer["first"] - worker.began
