@@ -63,7 +63,7 @@ PEERS = [
         "transformers",
         ("transformers==5.22.2", "accelerate==1.15.0"),
     ),
-    Peer("Ignite", "ignite", "pytorch-ignite", ("pytorch-ignite==0.5.5",)),
+    Peer("Ignite", "ignite", "pytorch-ignite", ("pytorch-ignite==0.5.5", "tqdm")),
     Peer("MMEngine", "mmengine", "mmengine", ("mmengine==0.10.7", "setuptools<81")),
     Peer("Composer", "composer", "mosaicml", COMPOSER, ("mosaicml==0.32.1",)),
     Peer("Keras", "keras", "keras", ("keras==3.15.1",)),
