@@ -31,7 +31,6 @@ LAYERS = [
     {"cli"},
     {"dialects"},
     {"__main__"},
-    {"dialects"},
 ]
 """Each line may import from those above it. `log` stands on `dist`, `interrupt` on `log`, and
 `step` on `run`, within their lines."""

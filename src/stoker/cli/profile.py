@@ -121,7 +121,7 @@ def _avoidable(costs: Costs, engine: Engine) -> Iterator[tuple[float, str]]:
         yield (
             shares["data"],
             f"data takes {shares['data']:.0%} of a step: give the loader workers "
-            "(num_workers=…), or let a batch be gathered in one operation",
+            "(num_workers=…), or make it by stoker.data.loader if the data is in memory",
         )
     slow = [one for one in engine.optimizers.values() if _could_be_fused(one)]
     if slow and shares["update"] > 4 * _WORTH_SAYING:
