@@ -43,7 +43,8 @@ def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
     fits = [times * power for times in (1, 2, 5, 10) if (high - low) / (times * power) <= wanted]
     step = fits[0] if fits and fits[0] > 0 else high - low
     first = math.ceil(low / step)
-    return [(first + i) * step for i in range(wanted + 1) if (first + i) * step <= high]
+    found = [(first + i) * step for i in range(wanted + 1)]
+    return [tick for tick in found if low <= tick <= high]
 
 
 def said_tick(value: float) -> str:
