@@ -166,6 +166,7 @@ def with_writers(folder: Path) -> Any:
     )
     stock = [
         hooks.Loss(), hooks.LR(), MainOnly(), look, hooks.LogFile(), hooks.SaveWeights(),
+        hooks.Ledger(every=0),
         hooks.Write(JsonLines(), Csv(), TensorBoard(), every=1), hooks.Checkpoint(None, keep=None),
     ]  # fmt: skip
     run = Trainer(made(), stock, step=by_number, run_dir=folder)

@@ -50,6 +50,7 @@ def test_x02_o23_one_process_writes_each_shared_file(tmp_path):
     assert there == also == [True]  # when the save is over, it is over for both
     assert {name for name in second if "rank1" not in name and "rank-00001" not in name} == set()
     assert {"metrics.jsonl", "metrics.csv", "log.txt", "model.safetensors"} <= first.keys()
+    assert "ledger.jsonl" in first
     assert not first.keys() & second.keys()
     events = list((tmp_path / "run" / "tb").iterdir())
     assert len(events) == 1
