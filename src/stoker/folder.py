@@ -32,13 +32,23 @@ class RunFolder:
 
     A folder that holds a run already is left alone: the new run goes beside it, into ``name-2``,
     ``name-3`` and so on, unless the run in it has checkpoints and is to go on.
+
+    Args:
+        wanted: its name.
+        settled: whether it is this folder and no other of its name.
     """
 
-    def __init__(self, wanted: str | Path) -> None:
+    def __init__(self, wanted: str | Path, *, settled: bool = False) -> None:
         self._wanted = Path(wanted)
+        self._settled = settled
         self._chosen: Path | None = None
         if self._wanted.is_file():
             raise ValueError(f"run_dir '{self._wanted}' is a file, expected a folder or a new name")
+
+    @classmethod
+    def of(cls, run_dir: "str | Path | RunFolder | None") -> "RunFolder | None":
+        """What a trainer was given, as a folder; None for none."""
+        return cls(run_dir) if isinstance(run_dir, str | Path) else run_dir
 
     def choose(self, goes_on: GoesOn = lambda _: False) -> None:
         """Settle on a name, the same on all processes, without making anything.
@@ -48,7 +58,7 @@ class RunFolder:
         if self._chosen is None:
             self._check_writable()
             old = [folder for folder in self.runs() if goes_on(folder)]
-            path = old[-1] if old else self.first_free()
+            path = self._wanted if self._settled else old[-1] if old else self.first_free()
             self._chosen = Path(dist.from_main(str(path)))
 
     @property

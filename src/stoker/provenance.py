@@ -76,7 +76,7 @@ class Provenance(Hook):
         return path
 
 
-def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path | None:
+def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> RunFolder | None:
     """Where a config's run goes: ``runs/<name>``, or the newest folder of that name to go on in.
 
     A run goes on only if its config is the same but for how long it is and what is said of it;
@@ -84,14 +84,19 @@ def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path 
     """
     if run.dir is None:
         return None
-    return Path(dist.from_main(str(_folder(config, tree, run)) if dist.is_main() else ""))
+    if run.resume in ("must", "never"):
+        return RunFolder(_wanted(config, run))
+    path = dist.from_main(str(_folder(config, tree, run)) if dist.is_main() else "")
+    return RunFolder(path, settled=True)
+
+
+def _wanted(config: Config, run: RunConfig) -> Path:
+    assert run.dir is not None
+    return Path(run.dir) / (run.name or config.name)
 
 
 def _folder(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path:
-    assert run.dir is not None
-    wanted = Path(run.dir) / (run.name or config.name)
-    if run.resume in ("must", "never"):
-        return wanted
+    wanted = _wanted(config, run)
     old = [*filter(goes_on_with(run.resume), RunFolder(wanted).runs())]
     for folder in reversed(old):
         changed = changes(folder / "config.yaml", tree)

@@ -71,7 +71,7 @@ class Trainer:
         schedule: Schedule | None = None,
         accumulate: int = 1,
         last_window: LastWindow = "flush",
-        run_dir: str | Path | None = None,
+        run_dir: str | Path | RunFolder | None = None,
         seed: int | None = None,
         grace: float = 30.0,
     ) -> None:
@@ -86,7 +86,7 @@ class Trainer:
         if not grace > 0:
             raise ValueError(f"grace is a positive number of seconds, got {grace!r}")
         self.grace = grace
-        self.run = Run(engine, RunFolder(run_dir) if run_dir is not None else None)
+        self.run = Run(engine, RunFolder.of(run_dir))
         self.history = History()
         given = check_hooks(stock.default() if hooks is None else hooks)
         self.hooks = HookList(agreeing(given), self.run)

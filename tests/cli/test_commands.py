@@ -490,3 +490,15 @@ def test_the_version_is_told(stoker):
     code, out, _ = stoker("--version")
     assert code == 0
     assert re.fullmatch(r"stoker \d+\.\d+\.\d+\S*\n", out)
+
+
+def test_a_run_goes_on_in_the_folder_of_its_own_config(stoker, folder):
+    """Another run of that name, with another config, lies beside it and is newer."""
+    assert stoker("train", "cfg.yaml")[0] == 0
+    assert stoker("train", "cfg.yaml", "optimizer.lr=0.25")[0] == 0
+    other = (folder / "runs" / "cfg-2" / "metrics.jsonl").read_bytes()
+    code, out, _ = stoker("train", "cfg.yaml", "run.epochs=3")
+    assert code == 0
+    assert "the run is in runs/cfg\n" in out
+    assert "going on from runs/cfg/checkpoints/" in (folder / "runs/cfg/log.txt").read_text()
+    assert (folder / "runs" / "cfg-2" / "metrics.jsonl").read_bytes() == other
