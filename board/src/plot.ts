@@ -72,6 +72,7 @@ export class Plot {
       this.#chart.setData(this.#data(), true);
     }
     this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
+    this.root.dataset["axis"] = look.axis;
     this.#read(null);
   }
 

@@ -212,6 +212,7 @@ def test_everything_can_be_done_by_keys(page):
     expect(page.locator("#log")).to_be_checked()
     page.keyboard.press("x")
     assert page.locator("#axis").input_value() == "samples"
+    expect(chart(page, "train/loss")).to_have_attribute("data-axis", "samples")
     chart(page, "train/loss").focus()
     with page.expect_response(re.compile("from=")):
         page.keyboard.press("+")

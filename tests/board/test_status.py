@@ -103,6 +103,12 @@ def test_progress_and_the_time_left_are_told(tmp_path):
     assert found.eta == pytest.approx(60.0)
 
 
+def test_an_epoch_that_was_cut_short_is_no_measure_of_the_others(tmp_path):
+    lines = ("epoch 1/8  step 10", "epoch 2/8  step 14", said("preempted by SIGTERM", 14))
+    make_run(tmp_path, "one", config="{}", log="".join(f"{STAMP}{line}\n" for line in lines))
+    assert (status(tmp_path).total, status(tmp_path).epochs) == (80, 8)
+
+
 def test_steps_that_bound_a_run_bound_its_progress(tmp_path):
     make_run(tmp_path, "one", config="run: {max_steps: 40}", log=f"{STAMP}begins\n")
     assert status(tmp_path).total == 40

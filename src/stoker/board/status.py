@@ -120,16 +120,15 @@ def _ending(log: str) -> tuple[State, str] | None:
 def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None]:
     """How many steps and epochs it will have, as far as config and log tell."""
     total, epochs = _count(config.get("run.max_steps")), _count(config.get("run.epochs"))
-    for line in reversed(log.splitlines()):
+    length = 0.0  # of an epoch; one that was cut short is no measure
+    for line in log.splitlines():
         record = _RECORD.match(line)
         match = _EPOCH.match(record[1]) if record else None
-        if match is None:
-            continue
-        epochs = epochs or (int(match[2]) if match[2] else None)
-        if epochs and int(match[1]):
-            by_epochs = round(int(match[3]) / int(match[1]) * epochs)
-            total = by_epochs if total is None else min(total, by_epochs)
-        break
+        if match is not None and int(match[1]):
+            epochs = epochs or (int(match[2]) if match[2] else None)
+            length = max(length, int(match[3]) / int(match[1]))
+    if epochs and length:
+        total = min(total or 2**53, round(length * epochs))
     return total, epochs
 
 
