@@ -17,7 +17,6 @@ In a text, a line "…" stands for any number of lines that are left out.
 import contextlib
 import inspect
 import io
-import logging
 import os
 import re
 import shlex
@@ -152,18 +151,8 @@ def forget_modules(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-@pytest.fixture
-def own_logs() -> Iterator[None]:
-    """Log files that a page opens for its process end with the page."""
-    loggers = [logging.getLogger(name) for name in ("stoker", "libai")]
-    before = [list(logger.handlers) for logger in loggers]
-    yield
-    for logger, handlers in zip(loggers, before, strict=True):
-        logger.handlers[:] = handlers
-
-
 @a_page
-@pytest.mark.usefixtures("one_thread", "forget_modules", "own_logs")
+@pytest.mark.usefixtures("one_thread", "forget_modules")
 def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,9 +207,12 @@ def test_make_alone_explains_its_words() -> None:
     assert re.findall(r"^make ([\w-]+)", done.stdout, re.M) == [
         "train",
         "test",
+        "docs",
         "bench",
         "bench-peers",
         "bench-parallel",
+        "bench-board",
+        "board",
         "soak",
         "clean",
     ]

@@ -56,12 +56,12 @@ def imported(folder: Path, *command: str) -> set[str]:
     return set(next(line for line in output.splitlines() if "torch.nn" in line).split())
 
 
-def test_the_first_step_needs_no_package_that_a_plain_script_does_not_but_three(tmp_path):
+def test_the_first_step_needs_no_package_that_a_plain_script_does_not_but_four(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
     more = imported(tmp_path, "-m", "stoker", "train", "config.py") - imported(
         tmp_path, "-c", PLAIN
     )
     packages = {name.split(".")[0] for name in more if name[0] != "_"} - sys.stdlib_module_names
-    assert packages - {"config"} <= {"stoker", "yaml", "safetensors", "xxhash"}
+    assert packages - {"config"} <= {"stoker", "numpy", "yaml", "safetensors", "xxhash"}
     heavy = ("torch._dynamo", "torch._inductor", "torch.distributed.checkpoint", "torch.onnx")
     assert [name for name in more if name.startswith(heavy)] == []

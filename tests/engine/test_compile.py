@@ -91,6 +91,10 @@ def test_blocks_are_compiled_for_real_and_a_copy_of_the_model_works():
     torch.manual_seed(0)
     model = Transformer(10, 8, width=16, layers=2)
     twin = copy.deepcopy(model)
+    if " " in torch.__file__:
+        with pytest.raises(ValueError, match="from a path with a blank"):
+            Engine(model, compile="blocks")
+        return
     one = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), compile="blocks")
     tokens = torch.randint(0, 10, (2, 8))
     one.backward(one(tokens).square().mean())

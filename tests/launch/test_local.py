@@ -183,7 +183,7 @@ def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job):
 def test_a_rank_that_is_killed_ends_the_job_in_time(tmp_path, capfd, job):
     killer = Killer(tmp_path, 1)
     failure = failure_of(tmp_path, job)
-    assert time.monotonic() - killer.when < 4.0
+    assert time.monotonic() - killer.when < 10.0  # the promise; dead_after is 4 here
     assert str(failure) == "rank 1 was killed by SIGKILL; the other ranks were ended"
     assert failure.code == 128 + signal.SIGKILL
     assert capfd.readouterr().err == ""

@@ -55,6 +55,11 @@ def _check_toolchain() -> None:
             f"compile needs the headers of Python, and there is no Python.h in '{headers}': "
             "install them (python3-dev), or leave out compile"
         )
+    if " " in (home := str(Path(torch.__file__).parent)):
+        raise ValueError(
+            f"compile links with torch, which torch cannot do from a path with a blank ('{home}'): "
+            "install it elsewhere, or leave out compile"
+        )
 
 
 def backend_of(how: bool | str) -> str:
