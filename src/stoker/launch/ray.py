@@ -71,8 +71,8 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
     else:
         if " " in sys.executable:
             raise ValueError(
-                f"Ray starts workers through a shell, which takes a blank in '{sys.executable}' for "
-                "an end: make the environment in a folder without one, or use nproc="
+                f"Ray starts workers through a shell, which takes a blank in '{sys.executable}' "
+                "for an end: make the environment in a folder without one, or use nproc="
             )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
