@@ -34,7 +34,7 @@ test: .venv/installed-dev
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m mypy
-	.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet

@@ -5,6 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that fork come first: threads that other tests have started do not outlive a fork."""
+    items.sort(key=lambda item: FORKING.isdisjoint(item.path.parts))
+
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
