@@ -193,7 +193,7 @@ class Sleeper(nn.Module):
 
 
 class Waited(Hook):
-    """The share of its steps in which a process did not sleep."""
+    """The share of steps, from the first stage's begin to the last one's end, without sleep."""
 
     alike = True
 
@@ -205,6 +205,7 @@ class Waited(Hook):
         Sleep.slept, self._began = 0.0, time.perf_counter()
 
     def after_step(self, run: Any) -> None:
+        dist.barrier()
         self.shares.append(1 - Sleep.slept / (time.perf_counter() - self._began))
 
 
