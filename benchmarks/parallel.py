@@ -3,8 +3,8 @@
 Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
 Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
 the same data, to the same loss. Interleaved rounds; the start of a fit is not counted in. The
-ratios are those of the fastest round, of the medians, and of the processor time that their loops
-took, waiting left out, which other work on the machine disturbs least.
+ratios are those of the quickest quarter of all steps, of the median step, and of the processor time
+of the median round, waiting left out.
 
     python benchmarks/parallel.py [--rounds 8] [--steps 24]
 """
@@ -18,6 +18,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -67,13 +69,15 @@ class Data:
         self.loss = loss.detach()
         return loss
 
-    def per_step(self) -> tuple[float, float]:
-        """Milliseconds by the clock and of the processors, without the first steps."""
-        (begin, begin_cpu), (end, end_cpu) = self.fetched[WARM], self.fetched[-1]
-        steps = len(self.fetched) - 1 - WARM
-        spent = torch.tensor(end_cpu - begin_cpu)
+    def step_times(self) -> list[float]:
+        """Milliseconds of each step by the clock, without the first ones."""
+        return [(end - begin) * 1000 for (begin, _), (end, _) in pairwise(self.fetched[WARM:])]
+
+    def processor_time(self) -> float:
+        """Milliseconds per step of all processors, without the first steps."""
+        spent = torch.tensor(self.fetched[-1][1] - self.fetched[WARM][1])
         dist.all_reduce(spent)
-        return (end - begin) / steps * 1000, float(spent) / steps * 1000
+        return float(spent) * 1000 / (len(self.fetched) - 1 - WARM)
 
     def _fetch(self, windows: list[Tensor]) -> Tensor:
         self.fetched.append((time.perf_counter(), time.thread_time()))
@@ -179,36 +183,38 @@ HAND = {
 
 def step_times(rounds: int, steps: int) -> None:
     for name, loops in HAND.items():
-        say(f"\n{name}: ms per step ({rounds} rounds of {steps - WARM} steps)")
-        titles = ("fastest", "median", "ratio", "of medians", "of processors")
+        say(f"\n{name}: ms per step ({rounds} rounds of {steps - 1 - WARM} steps)")
+        titles = ("quarter", "median", "ratio", "of medians", "of processors")
         say(f"  {'':36}{''.join(f'{title:>14}' for title in titles)}")
         took = timed(loops, rounds, steps)
-        base = took["by hand"]
-        for variant, values in took.items():
-            clock, spent = zip(*values, strict=True)
-            base_clock, base_spent = zip(*base, strict=True)
-            ratios = (
-                min(clock) / min(base_clock),
-                statistics.median(clock) / statistics.median(base_clock),
-                statistics.median(spent) / statistics.median(base_spent),
-            )
-            say(
-                f"  {variant:36}{min(clock):14.2f}{statistics.median(clock):14.2f}"
-                f"{''.join(f'{ratio:14.3f}' for ratio in ratios)}"
-            )
-    say(f"\nEvery layout: ms per step of {BATCH} windows, fastest and median")
+        base = took["by hand"].summary()
+        for variant, times in took.items():
+            quarter, median, spent = times.summary()
+            ratios = (quarter / base[0], median / base[1], spent / base[2])
+            shown = "".join(f"{ratio:14.3f}" for ratio in ratios)
+            say(f"  {variant:36}{quarter:14.2f}{median:14.2f}{shown}")
+    say(f"\nEvery layout: ms per step of {BATCH} windows, quickest quarter and median")
     took = timed({name: stoker(layout, list) for name, layout in LAYOUTS.items()}, rounds, steps)
-    for variant, values in took.items():
-        clock = [value for value, _ in values]
-        say(f"  {variant:36}{min(clock):14.2f}{statistics.median(clock):14.2f}")
+    for variant, times in took.items():
+        quarter, median, _ = times.summary()
+        say(f"  {variant:36}{quarter:14.2f}{median:14.2f}")
 
 
-Times: TypeAlias = dict[str, list[tuple[float, float]]]
+@dataclass
+class Times:
+    """Milliseconds: of every step by the clock, and per step of the processors in each round."""
+
+    steps: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
+
+    def summary(self) -> tuple[float, float, float]:
+        quarter, median, _ = statistics.quantiles(self.steps, n=4)
+        return quarter, median, statistics.median(self.spent)
 
 
-def timed(loops: dict[str, Loop], rounds: int, steps: int) -> Times:
-    """Milliseconds per step, round by round; all loops have come to the same loss."""
-    took: Times = {name: [] for name in loops}
+def timed(loops: dict[str, Loop], rounds: int, steps: int) -> dict[str, Times]:
+    """What each of the loops took, in rounds of all; they have come to the same loss."""
+    took = {name: Times() for name in loops}
     for round_number in range(rounds + 1):
         losses = set()
         for name, loop in loops.items():
@@ -216,8 +222,10 @@ def timed(loops: dict[str, Loop], rounds: int, steps: int) -> Times:
             dist.barrier()
             loop(data)
             losses.add(round(float(data.loss), 4))
+            spent = data.processor_time()
             if round_number:  # the first one warms up
-                took[name].append(data.per_step())
+                took[name].steps += data.step_times()
+                took[name].spent.append(spent)
         if len(losses) > 1 and dist.get_rank() == 1:
             warnings.warn(f"the losses differ: {losses}", stacklevel=2)
     return took

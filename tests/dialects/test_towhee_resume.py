@@ -3,17 +3,20 @@
 import multiprocessing
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import stoker
 from killed import Noisy, same
 from stoker.dialects.towhee.trainer import folders
 from stoker.dialects.towhee.trainer.callback import Callback
 from stoker.dialects.towhee.trainer.trainer import Trainer
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig
+from stoker.errors import CheckpointError
 
 
 class Kill(Callback):
@@ -123,6 +126,35 @@ def test_what_was_cut_short_begins_anew_with_another_config(tmp_path, caplog):
     fresh.configs.lr = 0.02
     fresh.train()
     assert same(again.model.state_dict(), fresh.model.state_dict())
+
+
+def test_what_was_cut_short_stays_until_another_training_begins(tmp_path, monkeypatch):
+    saving = {"every_n_iteration": 1}
+    killed(tmp_path / "cut", saving, ("on_train_batch_end", 3, signal.SIGKILL))
+    before = sorted((tmp_path / "cut").rglob("*"))
+    again = made(tmp_path / "cut", saving)
+    again.configs.lr = 0.02
+    with monkeypatch.context() as patch:  # as `stoker run --explain` does
+        patch.setattr(stoker.Trainer, "fit", lambda *_, **__: sys.exit(0))
+        with pytest.raises(SystemExit):
+            again.train()
+    assert sorted((tmp_path / "cut").rglob("*")) == before
+
+
+def test_a_training_does_not_replace_one_that_is_going_on(tmp_path):
+    class Second(Callback):
+        def on_train_batch_end(self, batch, logs):
+            if logs["global_step"] == 3:
+                other = made(tmp_path, {"every_n_iteration": 1})
+                other.configs.lr = 0.02
+                with pytest.raises(CheckpointError, match="is in use"):
+                    other.train()
+
+    saving = {"every_n_iteration": 1}
+    first = made(tmp_path, saving)
+    first.add_callback(Second())
+    first.train()
+    assert (tmp_path / "final_epoch" / "model.pth").is_file()
 
 
 def test_a_failed_training_goes_on_in_the_same_process(tmp_path):

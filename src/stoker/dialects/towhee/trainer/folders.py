@@ -31,7 +31,7 @@ class Folders(hooks.Checkpoint):
 
     What is needed to go on is in ``checkpoints`` below ``output_dir``, until the end. Folders with
     names go to ``named``, None where only flags ask for them; ``put`` writes what is beside the
-    checkpoint in them.
+    checkpoint in them. A run that begins ``anew`` removes what another one needed to go on.
     """
 
     def __init__(
@@ -40,11 +40,21 @@ class Folders(hooks.Checkpoint):
         named: Path | None,
         settings: dict[str, Any],
         put: Callable[[Path], None],
+        *,
+        anew: bool,
     ) -> None:
         super().__init__(None, keep=2, folder=output_dir / "checkpoints")
         self._named, self._settings, self._put = named or output_dir, settings, put
-        self._names_last = named is not None
+        self._names_last, self._anew = named is not None, anew
         self._run: Run | None = None
+
+    def open(self, run: Run) -> Checkpoints | None:
+        """Become the only run that saves there, and the only one that is there if it is new."""
+        checkpoints = super().open(run)
+        if checkpoints is not None and self._anew:
+            _remove(checkpoints)
+        self._anew = False
+        return checkpoints
 
     def before_train(self, run: Run) -> None:
         """Note the run, which says where a save belongs; give a name that a kill has left out."""
@@ -108,10 +118,10 @@ def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> N
     torch.save(state, path / "state.pt")
 
 
-def where_to_begin(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
+def was_cut_short(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
     """Whether an attempt with these settings was cut short, so that it goes on by itself.
 
-    What another run needed to go on is removed, or refused where it may not be replaced.
+    Another run is refused where it may not be replaced.
     """
     checkpoints = Checkpoints(output_dir / "checkpoints")
     newest = checkpoints.newest()
@@ -126,20 +136,24 @@ def where_to_begin(output_dir: Path, settings: dict[str, Any], overwrite: bool) 
     if then is not None:
         changed = ", ".join(name for name in settings if then.get(name) != settings[name])
         _log.warning(f"a run in '{output_dir}' was cut short; {changed} differ, so it begins anew")
-    forget(output_dir)
     return False
 
 
 def forget(output_dir: Path) -> None:
-    """Remove what a run needed to go on."""
-    dist.from_main("")
+    """Remove what a run needed to go on, now that it has ended."""
+    folder = output_dir / "checkpoints"
+    _remove(Checkpoints(folder))
     if dist.is_main():
-        folder = output_dir / "checkpoints"
-        for path in Checkpoints(folder).list():
-            shutil.rmtree(path)
         (folder / ".lock").unlink(missing_ok=True)
         with suppress(OSError):  # others may have put something there
             folder.rmdir()
+
+
+def _remove(checkpoints: Checkpoints) -> None:
+    dist.from_main("")
+    if dist.is_main():
+        for path in checkpoints.list():
+            shutil.rmtree(path)
     dist.from_main("")
 
 

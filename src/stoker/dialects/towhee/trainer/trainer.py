@@ -88,13 +88,12 @@ class Trainer:
         configs.check()
         path = resume_checkpoint_path or self._loaded
         resume = folders.found(path) if path is not None else None
-        cut_short = False
         if resume is None:
             may = configs.overwrite_output_dir or self._native is not None
-            cut_short = folders.where_to_begin(output_dir, configs.to_dict(), may)
-        elif output_dir / "checkpoints" not in resume.parents:
-            folders.forget(output_dir)
-        native = self._build(go_on=resume is None and not cut_short)
+            anew = not folders.was_cut_short(output_dir, configs.to_dict(), may)
+        else:
+            anew = output_dir / "checkpoints" not in resume.parents
+        native = self._build(go_on=resume is None and anew, anew=anew)
         tell(configs)
         before = native.run.step
         self._fitting = True
@@ -289,8 +288,11 @@ class Trainer:
     def _ready(self) -> stoker.Trainer:
         return self._native if self._native is not None else self._build(go_on=False)
 
-    def _build(self, *, go_on: bool) -> stoker.Trainer:
-        """A Stoker trainer; with ``go_on`` one that has trained as much as the last one."""
+    def _build(self, *, go_on: bool, anew: bool = False) -> stoker.Trainer:
+        """A Stoker trainer; with ``go_on`` one that has trained as much as the last one.
+
+        A training that begins ``anew`` replaces another one that was cut short in its folder.
+        """
         before = self._native.run if go_on and self._native is not None else None
         self._loaders = (self.get_train_dataloader(), self.get_eval_dataloader())
         self._make_parts(before.step if before is not None else 0)
@@ -317,7 +319,7 @@ class Trainer:
         output_dir = Path(self.configs.output_dir)
         saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
         named = output_dir / saving[-1].filepath if saving else None
-        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put)
+        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put, anew=anew)
         called = [adapted(one, name, self.relay.logs) for one, name in with_names(self.callbacks)]
         flags = Flags(self.callbacks, self.trainercontrol, self.relay)
         self._lookers: list[Hook] = [self.relay, *called, flags]
