@@ -2,9 +2,9 @@
 
 Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
 Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
-the same data, to the same loss. Interleaved rounds; the start of a fit is not counted in. The
-ratios are those of the quickest quarter of all steps, of the median step, and of the processor time
-of the median round, waiting left out.
+the same data, to the same loss. Interleaved rounds, each begun by another one of them; the start of
+a fit is not counted in. The ratios are those of the quickest quarter of all steps, of the median
+step, and of the processor time of the median round, waiting left out.
 
     python benchmarks/parallel.py [--rounds 8] [--steps 24]
 """
@@ -216,11 +216,11 @@ def timed(loops: dict[str, Loop], rounds: int, steps: int) -> dict[str, Times]:
     """What each of the loops took, in rounds of all; they have come to the same loss."""
     took = {name: Times() for name in loops}
     for round_number in range(rounds + 1):
-        losses = set()
-        for name, loop in loops.items():
+        losses, first = set(), round_number % len(loops)
+        for name in [*loops][first:] + [*loops][:first]:
             data = Data(steps)
             dist.barrier()
-            loop(data)
+            loops[name](data)
             losses.add(round(float(data.loss), 4))
             spent = data.processor_time()
             if round_number:  # the first one warms up
