@@ -4,6 +4,7 @@ from stoker.engine.engine import Engine, bare
 from stoker.engine.own_loop import ForwardBackward
 from stoker.engine.pipeline import PipelineSchedule, schedule_of
 from stoker.engine.schedule import PlainSchedule, Schedule
+from stoker.engine.uncompiled import postpone_compiler
 
 __all__ = [
     "Engine",
@@ -14,3 +15,5 @@ __all__ = [
     "bare",
     "schedule_of",
 ]
+
+postpone_compiler()

@@ -1,4 +1,4 @@
-"""An optimizer's step without torch's note for profilers, where none is listening."""
+"""An optimizer's step without what torch puts around it for profilers and for its compiler."""
 
 from typing import Any
 
@@ -6,12 +6,16 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as torchs
 
+_AROUND = torchs._use_grad_for_differentiable(lambda *_: None).__code__
+"""What torch's own optimizers have around their step: no gradients within, and a word to the
+compiler, which is imported for it."""
+
 
 def step(optimizer: Optimizer) -> None:
     """``optimizer.step()``, whose note for profilers costs more than a small step itself.
 
-    It is left out where nobody could see it: no profiler runs, no hook waits for the step,
-    and nobody but a learning-rate scheduler has put something in its place.
+    It is left out where nobody could see it: no profiler runs, nothing is being compiled, no hook
+    waits for the step, and nobody but a learning-rate scheduler has put something in its place.
     """
     whole: Any = type(optimizer).step
     own: Any = vars(optimizer).get("step")
@@ -24,9 +28,15 @@ def step(optimizer: Optimizer) -> None:
         or torchs._global_optimizer_pre_hooks
         or torchs._global_optimizer_post_hooks
         or torch._C._autograd._profiler_enabled()
+        or torch.compiler.is_compiling()
     ):
         optimizer.step()
         return
     if by_scheduler:
         optimizer._opt_called = True  # type: ignore[attr-defined]  # else the scheduler warns
-    whole.__wrapped__(optimizer)
+    inner = whole.__wrapped__
+    if getattr(inner, "__code__", None) is not _AROUND:
+        inner(optimizer)
+        return
+    with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
+        inner.__wrapped__(optimizer)
