@@ -249,7 +249,7 @@ class Run:
     def begin_step(self, batches: Sequence[Batch]) -> None:
         """Take a step in hand."""
         self.batches = batches
-        self.sizes = [batch_size(batch) for batch in batches]
+        self.sizes = list(map(batch_size, batches))
         self.outputs = []
         if self.feed is not None and (idle := self.feed.idle):
             self.sizes[-idle:] = [0] * idle

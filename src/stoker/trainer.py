@@ -273,8 +273,8 @@ class Trainer:
                     run.add_output(Output(outputs=outputs))
                 fire("after_predict_step")
                 if run.outputs and not feed.idle:
-                    kept = map_tensors(lambda tensor: tensor.cpu(), run.outputs[-1].outputs)
-                    gathered.append(kept)
+                    kept = run.outputs[-1].outputs
+                    gathered.append(map_tensors(Tensor.cpu, kept) if engine.moves else kept)
                 run.end_step()
             fire("after_predict")
             gathered = engine.arrangement.joined(gathered, feed.in_order)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_PAIRS = (tuple, list)
+
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """The same tree with ``function`` applied to every tensor; other leaves stay as they are."""
@@ -39,8 +41,8 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 def batch_size(batch: Any) -> int:
     """How many samples a batch holds: the first dimension of its first tensor, or 1."""
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor) and batch[0].ndim:
-        return batch[0].shape[0]  # the common case, at a fraction of the cost
+    if batch.__class__ in _PAIRS and batch and isinstance(first := batch[0], Tensor) and first.ndim:
+        return first.size(0)  # the common case, at a fraction of the cost
     targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
     if isinstance(targets, tuple | list) and targets and isinstance(targets[0], Mapping):
         return len(targets)  # as detection models have it: lists of images and of dicts

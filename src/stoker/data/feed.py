@@ -134,6 +134,8 @@ class Feed:
 
         Their samples count elsewhere or have counted before: here they weigh nothing.
         """
+        if self._part.count == 1:
+            return 0
         return self._idle if self._way == "own" else self._seek.idle(self.position)
 
     def whole(self, sizes: Sequence[int]) -> int:

@@ -106,7 +106,7 @@ class PlainSchedule:
 
     def look(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
         """What ``forward`` makes of the batch."""
-        return forward(engine, engine.place(batch))
+        return forward(engine, engine.place(batch) if engine.moves else batch)
 
 
 def says_weight(result: Any) -> bool:

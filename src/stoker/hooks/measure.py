@@ -72,12 +72,12 @@ class Loss(Hook):
     def after_val_step(self, run: Run) -> None:
         """Take in a validation batch."""
         for output in run.outputs:
-            if output.loss is not None and output.weight:
-                loss = output.loss.detach()
-                self._val.loss.update(
-                    loss / output.weight if run.engine.sums else loss, output.weight
-                )
-            self._val.add_scalars(output)
+            loss, weight = output.loss, output.weight
+            if loss is not None and weight:
+                loss = loss.detach() if loss.requires_grad else loss
+                self._val.loss.update(loss / weight if run.engine.sums else loss, weight)
+            if output.scalars:
+                self._val.add_scalars(output)
 
     def after_val(self, run: Run) -> None:
         """The means over all samples of the loader."""
