@@ -127,7 +127,8 @@ class Comparison:
         if peer.name in self.workers or peer.name in self.found["unavailable"]:
             return
         say(f"starting {peer.name}")
-        worker = Worker(self.pythons[peer.name], peer.module)
+        patience = max(300.0, self.options.memory_steps * 0.02)  # for 20 ms a step
+        worker = Worker(self.pythons[peer.name], peer.module, patience)
         hello = worker.hello()
         if "error" in hello:
             self.found["unavailable"][peer.name] = hello["error"]

@@ -1,6 +1,6 @@
 """`Step`: what one update means."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from stoker.engine.batch import (
     split,
     supervised,
 )
+from stoker.engine.schedule import Forward
 from stoker.errors import NonFiniteError
 from stoker.run import Run
 from stoker.tree import describe
@@ -256,3 +257,16 @@ def judged(step: Step, result: Any) -> Output:
             "set Output(loss=…) or Output(outputs=…)"
         )
     return output
+
+
+def predicted(step: Step, run: Run, batches: Sequence[Batch], predict: Forward) -> Any:
+    """What the model makes of a batch, as the hooks leave it; None where others have it."""
+    run.begin_step(batches)
+    run.fire("before_predict_step")
+    outputs = step.schedule.look(run.engine, batches[0], predict)
+    if outputs is not None:
+        run.add_output(Output(outputs=outputs))
+    run.fire("after_predict_step")
+    kept = run.outputs[-1].outputs if run.outputs else None
+    run.end_step()
+    return kept

@@ -29,9 +29,9 @@ from stoker.run import Run, Task
 from stoker.saved import find_checkpoint, goes_on_with, load_checkpoint
 from stoker.seed import seed_part, undisturbed
 from stoker.state import RunState
-from stoker.step import judged, owner_name, owner_of
+from stoker.step import judged, owner_name, owner_of, predicted
 from stoker.tree import concatenate, map_tensors
-from stoker.types import Batch, Output
+from stoker.types import Batch
 
 _log = get_logger()
 
@@ -263,20 +263,17 @@ class Trainer:
             torch.no_grad(),
             undisturbed(*feed.generators()),
         ):
-            run.feed, fire = feed, run.fire
-            fire("before_predict")
+            run.feed, look = feed, self.step.schedule.look
+            seen = run.calls["before_predict_step"] or run.calls["after_predict_step"]
+            run.fire("before_predict")
             for window in feed:
-                run.begin_step(window)
-                fire("before_predict_step")
-                outputs = self.step.schedule.look(engine, window[0], predict)
-                if outputs is not None:
-                    run.add_output(Output(outputs=outputs))
-                fire("after_predict_step")
-                if run.outputs and not feed.idle:
-                    kept = run.outputs[-1].outputs
-                    gathered.append(map_tensors(Tensor.cpu, kept) if engine.moves else kept)
-                run.end_step()
-            fire("after_predict")
+                if seen:
+                    outputs = predicted(self.step, run, window, predict)
+                else:
+                    outputs = look(engine, window[0], predict)
+                if outputs is not None and not feed.idle:
+                    gathered.append(map_tensors(Tensor.cpu, outputs) if engine.moves else outputs)
+            run.fire("after_predict")
             gathered = engine.arrangement.joined(gathered, feed.in_order)
         return gathered[0] if one_batch else concatenate(gathered)
 

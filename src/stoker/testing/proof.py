@@ -232,8 +232,6 @@ class _Proof:
 
 def _bring_in(processes: int) -> None:
     """Import what each fork would import for itself, which takes seconds."""
-    import torch._dynamo  # noqa: F401
-
     if processes > 1:
         import stoker.checkpoint.divide
         import stoker.parallel.drive  # noqa: F401
