@@ -47,6 +47,17 @@ def test_the_bar_has_loss_result_rate_throughput_and_the_time_left(monkeypatch):
     assert all(part in shown[0] for part in parts), shown[0]
 
 
+def test_an_epoch_that_goes_on_is_counted_from_its_beginning(tmp_path, capsys):
+    def fit(**until):
+        used = [hooks.Checkpoint(1), hooks.Progress(lines=0.0)]
+        Trainer(engine(), used, run_dir=tmp_path / "run").fit(batches(), **until)
+        return re.findall(r"epoch (\S+)  (\d+/\d+)", capsys.readouterr().err)
+
+    assert fit(max_steps=2) == [("1", "1/2"), ("1", "2/2")]
+    assert fit(max_steps=4) == [("1", "3/4"), ("1", "4/4")]
+    assert fit(epochs=2)[:2] == [("1/2", "5/5"), ("2/2", "1/5")]
+
+
 def test_a_validation_has_a_bar_below_that_of_training(monkeypatch):
     run = trainer(hooks.Loss(), hooks.Progress(refresh=0.0))
     with on_a_terminal(monkeypatch) as terminal:

@@ -107,6 +107,12 @@ class Feed:
         return whole + (1 if rest and self.last_window == "flush" else 0)
 
     @property
+    def taken_up_at(self) -> int:
+        """The windows of the pass that an earlier run has had, if the next one goes on with it."""
+        goes_on = self._place is not None and not self._over
+        return self.position // self.accumulate if goes_on else 0
+
+    @property
     def exhausted(self) -> bool:
         """Whether the pass in progress has handed out every batch it will, as far as known."""
         if self._ended or self.batches is None:

@@ -71,11 +71,12 @@ class Progress(Hook):
     def before_epoch(self, run: Run) -> None:
         """A bar for the epoch."""
         of = f"/{run.max_epochs}" if run.max_epochs is not None else ""
-        steps = run.steps_per_epoch
+        steps, done = run.steps_per_epoch, run.feed.taken_up_at if run.feed is not None else 0
         if run.max_steps is not None:
-            left = run.max_steps - run.step
-            steps = left if steps is None else min(steps, left)
+            last = done + run.max_steps - run.step
+            steps = last if steps is None else min(steps, last)
         self._begin(f"epoch {run.epoch_in_hand}{of}", steps)
+        self._level.done = done
         self._begin_rate(run)
 
     def after_step(self, run: Run) -> None:
