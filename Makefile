@@ -6,8 +6,8 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test docs bench bench-peers bench-parallel bench-board board soak clean \
-    same-python
+.PHONY: help train test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
+    clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench            microseconds per step that Stoker adds to a plain loop, then bench-peers"
 	@echo "make bench-peers      Stoker beside other trainers, each in an environment that is made for"
 	@echo "                      it; writes docs/benchmarks.md (some ten minutes, more the first time)"
+	@echo "make bench-parts      data, start-up, compiling, dialects, and memory over 1,000,000 steps"
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
 	@echo "make board            build the page of the board anew (needs Node; users do not)"
@@ -46,6 +47,13 @@ bench: .venv/installed
 
 bench-peers: .venv/installed
 	.venv/bin/python benchmarks/peers --write $(ARGS)
+
+bench-parts: .venv/installed-dev
+	.venv/bin/python benchmarks/data.py
+	.venv/bin/python benchmarks/startup.py
+	.venv/bin/python benchmarks/compile.py
+	.venv/bin/python benchmarks/dialects.py
+	.venv/bin/python benchmarks/memory.py
 
 bench-parallel: .venv/installed
 	.venv/bin/python benchmarks/parallel.py $(ARGS)
