@@ -23,6 +23,8 @@ ALLOWED = {
     # per step and over the plain loop's: calls of functions of Python and C, tensor operations
     "nothing": (10, -2),
     "defaults": (50, -0.9),
+    "evaluation": (27, 0),
+    "prediction": (15, 0),
 }
 
 
@@ -80,6 +82,26 @@ def trained(make_hooks: Callable[[], list[Hook]]) -> Callable[[Iterable[Any]], N
     return fit
 
 
+@torch.no_grad()
+def judged_by_hand(data: Iterable[Any]) -> None:
+    model, criterion, losses, count = Hollow().eval(), Itself(), [], 0
+    for x, y in data:
+        losses.append(criterion(model(x), y) * len(y))
+        count += len(y)
+    torch.stack(losses).sum() / count
+
+
+@torch.no_grad()
+def predicted_by_hand(data: Iterable[Any]) -> None:
+    model = Hollow().eval()
+    torch.stack([model(x) for x, _ in data])
+
+
+def looked_at(how: str, *use: Hook) -> Callable[[Iterable[Any]], None]:
+    engine = Engine(Hollow(), None, Itself(), device="cpu")
+    return getattr(Trainer(engine, use), how)  # type: ignore[no-any-return]
+
+
 def calls_in(function: Callable[[], object]) -> int:
     """How many functions of Python and C are called within it."""
     calls = 0
@@ -116,14 +138,29 @@ def usual() -> list[Hook]:
     return hooks.default(log_every=STEPS, progress=False)
 
 
-def over_plain(loop: Callable[[Iterable[Any]], None]) -> tuple[float, float]:
-    (calls, operations), (base_calls, base_operations) = per_step(loop), per_step(plain)
+def over_plain(
+    loop: Callable[[Iterable[Any]], None], by_hand: Callable[[Iterable[Any]], None] = plain
+) -> tuple[float, float]:
+    (calls, operations), (base_calls, base_operations) = per_step(loop), per_step(by_hand)
     return calls - base_calls, operations - base_operations
 
 
 @pytest.mark.parametrize(("what", "given"), [("nothing", list), ("defaults", usual)])
 def test_a_step_makes_no_more_calls_and_operations_than_it_used_to(what, given):
     calls, operations = over_plain(trained(given))
+    assert calls <= ALLOWED[what][0]
+    assert operations <= ALLOWED[what][1]
+
+
+@pytest.mark.parametrize(
+    ("what", "loop", "by_hand"),
+    [
+        ("evaluation", looked_at("evaluate", hooks.Loss()), judged_by_hand),
+        ("prediction", looked_at("predict"), predicted_by_hand),
+    ],
+)
+def test_a_look_at_a_batch_makes_no_more_than_it_used_to(what, loop, by_hand):
+    calls, operations = over_plain(loop, by_hand)
     assert calls <= ALLOWED[what][0]
     assert operations <= ALLOWED[what][1]
 

@@ -60,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--json", type=Path, help="keep every answer in this file")
+    parser.add_argument("--beside", type=Path, help="such a file, for scenarios not run now")
     options = parser.parse_args()
     options.only = names(options.only, known, "peer")
     options.scenarios = names(options.scenarios, LETTERS, "scenario")
@@ -76,6 +77,7 @@ class Comparison:
         self.workers: dict[str, Worker] = {}
         self.pythons: dict[str, Path] = {}
         self._began = time.monotonic()
+        before = json.loads(options.beside.read_text()) if options.beside else {}
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
             "machine": page.machine(),
@@ -90,6 +92,12 @@ class Comparison:
             "versions": {},
             "answers": {},
         }
+        if before:
+            mine = {scenario.key for scenario in self.scenarios}
+            kept = {key: one for key, one in before["answers"].items() if key not in mine}
+            command = f"{before['command']}\n{self.found['command']}"
+            self.found |= before | {"answers": kept, "command": command, "interrupted": True}
+        self._minutes_before = self.found["minutes"]
 
     def run(self) -> None:
         self.prepare()
@@ -161,9 +169,10 @@ class Comparison:
     def alone(self, scenarios: list[Scenario]) -> None:
         peers = self.start_all()
         for scenario in scenarios:
-            say(f"({scenario.key}) {scenario.title}")
-            for peer in peers:
-                self.keep(scenario, peer, self.ask(peer, scenario))
+            for number in range(1, scenario.rounds + 1):
+                say(f"round {number} of {scenario.rounds}: ({scenario.key}) {scenario.title}")
+                for peer in self.asked(scenario, peers):
+                    self.keep(scenario, peer, self.ask(peer, scenario))
 
     def beside(self, scenarios: list[Scenario]) -> None:
         """No times are compared here, so all cores are used."""
@@ -242,7 +251,8 @@ class Comparison:
     # At the end
 
     def save(self) -> None:
-        self.found["minutes"] = (time.monotonic() - self._began) / 60
+        minutes = (time.monotonic() - self._began) / 60
+        self.found["minutes"] = self._minutes_before + minutes
         if self.options.json is not None:
             self.options.json.write_text(json.dumps(self.found))
 
@@ -252,12 +262,12 @@ class Comparison:
         self.workers.clear()
 
     def text(self) -> str:
-        return page.write(self.found, self.scenarios, self.peers)
+        return page.write(self.found, SCENARIOS, self.peers)
 
 
 def shown(given: list[str]) -> list[str]:
     """The arguments without those that only name places on this machine."""
-    places = ("--envs", "--page", "--json")
+    places = ("--envs", "--page", "--json", "--beside")
     return [
         word
         for before, word in zip(["", *given], given, strict=False)

@@ -15,7 +15,7 @@ from scenarios import Answers, Scenario
 INTRO = """\
 # Beside others, measured
 
-Stoker, the plain loop, and ten other trainers: the same model, data, seed and settings, one run, in
+Stoker, the plain loop, and ten other trainers: the same model, data, seed and settings, in
 interleaved rounds. Every number is to be read beside that of the plain loop in the same table; the
 plain loop again, in another process, shows the noise. Whoever is slower, or does not train to the
 same weights, is shown so.
