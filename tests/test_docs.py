@@ -34,6 +34,7 @@ import stoker.dialects
 from stoker.cli import main
 from stoker.config import RunConfig
 from stoker.config.run_section import help_lines
+from stoker.engine.compile import Recompilations
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,6 +98,7 @@ def printed_by(page: Path) -> Iterator[tuple[Block, str]]:
     for block in blocks(page):
         if block.file is not None:
             Path(block.file).write_text(block.text + "\n", encoding="utf-8")
+            sys.modules.pop(Path(block.file).stem, None)  # another test may have one of this name
         elif block.info == "python":
             code = compile("\n" * (block.line - 1) + block.text, str(name), "exec")
             with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -151,8 +153,17 @@ def forget_modules(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def forget_compilations() -> None:
+    """What other tests have compiled is not counted."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+        listening = torch._dynamo.callback.callback_handler.end_callbacks
+        listening[:] = [one for one in listening if not isinstance(one, Recompilations)]
+
+
 @a_page
-@pytest.mark.usefixtures("one_thread", "forget_modules")
+@pytest.mark.usefixtures("one_thread", "forget_modules", "forget_compilations")
 def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ def test_make_alone_explains_its_words() -> None:
         "docs",
         "bench",
         "bench-peers",
+        "bench-parts",
         "bench-parallel",
         "bench-board",
         "board",

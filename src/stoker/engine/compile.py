@@ -141,7 +141,8 @@ class Recompilations:
         from torch._dynamo.utils import guard_failures
 
         failures = [failure for found in guard_failures.values() for failure in found]
-        new, self._known = failures[self._known :], len(failures)
+        known = self._known if self._known <= len(failures) else 0  # torch may have forgotten them
+        new, self._known = failures[known:], len(failures)
         if not str(compilation.compile_id).endswith("/0") and new:
             self.count += 1
             reasons = dict.fromkeys(_in_short(failure) for failure in new)
