@@ -6,7 +6,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as torchs
 
-_AROUND = torchs._use_grad_for_differentiable(lambda *_: None).__code__
+_wrap: Any = getattr(torchs, "_use_grad_for_differentiable", lambda step: step)
+_AROUND = _wrap(lambda *_: None).__code__
 """What torch's own optimizers have around their step: no gradients within, and a word to the
 compiler, which is imported for it."""
 
