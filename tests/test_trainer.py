@@ -743,6 +743,24 @@ def test_ctrl_c_twice_stops_at_once_and_restores_the_handler():
     assert not model.training
 
 
+def test_an_alarm_that_someone_else_has_set_rings_for_them_and_stops_nothing():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        slow = Callback(after_step=lambda run: time.sleep(0.02))
+        result = trainer(slow).fit(batches(), epochs=1)
+        assert (rung, result.stop_reason) == ([1], None)
+        signal.setitimer(signal.ITIMER_REAL, 100)
+        asked = Callback(after_step=lambda run: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            trainer(asked).fit(batches(), epochs=1)
+        assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
 def test_a_fit_in_a_thread_leaves_signals_alone():
     errors = []
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from stoker.errors import Preempted
 from stoker.log import get_logger
@@ -33,6 +34,7 @@ class Interrupts:
         self.asked = False
         self.waiting = False
         """Whether the run waits for data, which may be given up at once."""
+        self._alarm_before: tuple[Any, tuple[float, float]] | None = None
 
     def on_ctrl_c(self, _: int, __: FrameType | None) -> None:
         """The first one stops, the second raises."""
@@ -55,8 +57,7 @@ class Interrupts:
             return
         name = signal.Signals(number).name
         _log.info(f"{name}: the run saves after this step and ends", ranks=None)
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, self.grace)
+        self._limit_time()
         self._ask(f"preempted by {name}", Signal.LEAVE)
         if self._requests.may_leave and not self._requests.together:
             raise Preempted
@@ -69,6 +70,20 @@ class Interrupts:
             ranks=None,
         )
         raise Preempted
+
+    def _limit_time(self) -> None:
+        if self._alarm_before is None and hasattr(signal, "setitimer"):
+            handler = signal.signal(signal.SIGALRM, self.on_out_of_time)
+            self._alarm_before = handler, signal.setitimer(signal.ITIMER_REAL, self.grace)
+
+    def give_alarm_back(self) -> None:
+        """Nothing more is limited in time, but by an alarm that someone else had set before."""
+        if self._alarm_before is not None:
+            handler, timer = self._alarm_before
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            self._alarm_before = None
 
     def _ask(self, reason: str, signal: Signal) -> None:
         first, self.asked = not self.asked, True
@@ -90,13 +105,10 @@ def listening(interrupts: Interrupts) -> Iterator[None]:
         return
     handlers = {signal.SIGINT: interrupts.on_ctrl_c}
     handlers |= dict.fromkeys(_ASKED_TO_END, interrupts.on_end)
-    if hasattr(signal, "SIGALRM"):
-        handlers[signal.SIGALRM] = interrupts.on_out_of_time
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.give_alarm_back()
         for number, handler in before.items():
             signal.signal(number, handler)
