@@ -148,6 +148,8 @@ def attempt(folder: Path, where=None, number=signal.SIGKILL, **how):
     process = context.Process(target=_child, args=(folder, theirs, where, how))
     process.start()
     theirs.close()
+    if not ours.poll(120):
+        os.kill(process.pid, signal.SIGABRT)  # it stands still: it shows where, and dies
     try:
         said = ours.recv()
     except EOFError:

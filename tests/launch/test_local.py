@@ -80,7 +80,7 @@ def launcher(tmp_path):
     yield launcher
     for one in started:
         one.process.kill()
-        one.process.communicate()
+        one.process.communicate(timeout=PATIENCE)
 
 
 class Killer(threading.Thread):
