@@ -12,7 +12,9 @@ import argparse
 import json
 import os
 import shlex
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +23,11 @@ from typing import Any
 
 import page
 from envs import PEERS, ROOT, Peer, UnavailableError, default_folder, python_of, version_of
-from process import Worker
+from process import HERE, Started, Worker
 from scenarios import LETTERS, SCENARIOS, Scenario
 
 AGAIN = Peer("plain PyTorch again", "plain", "torch")
+COMMAND = Peer("`stoker train`", "stoker", "")
 
 FOR_STEPS = 0.4  # of the minutes; the rest is for saves, memory and fresh processes
 
@@ -193,6 +196,9 @@ class Comparison:
                 for peer in self.asked(scenario, self.peers):
                     if peer.name not in self.found["unavailable"]:
                         self.keep(scenario, peer, self.once(peer, scenario))
+                        if peer.module == COMMAND.module and scenario.request["what"] == "job":
+                            found = by_command(self.pythons[peer.name], scenario.request["name"])
+                            self.keep(scenario, COMMAND, found)
             self.found["rounds_done"]["fresh"] = number
 
     def rounds(self, most: int, share: float) -> Iterator[int]:
@@ -263,6 +269,21 @@ class Comparison:
 
     def text(self) -> str:
         return page.write(self.found, SCENARIOS, self.peers)
+
+
+def by_command(python: Path, name: str) -> dict[str, Any]:
+    """The same job as a config, trained by Stoker's command."""
+    config = HERE / f"{name}.yaml"
+    with tempfile.TemporaryDirectory() as folder:
+        job = Started([str(python), "-m", "stoker", "train", str(config)], cwd=folder)
+        code = job.wait(300)
+        took = time.time() - job.began
+        if code != 0:
+            job.show()
+            return {"error": f"it left with exit code {code}"}
+        told = [str(python), str(HERE / "told.py"), name, f"{folder}/runs/{name}"]
+        found: dict[str, Any] = json.loads(subprocess.check_output(told))
+    return {**found, "took_s": took}
 
 
 def shown(given: list[str]) -> list[str]:

@@ -85,8 +85,9 @@ def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
     yield "| | " + " | ".join(f"({table.scenario.key})" for table in tables) + " |"
     yield "|---" + "|---:" * len(tables) + "|"
     names = [peer.name for peer in peers]
-    again = [n for n in tables[0].cells if n not in names]  # the plain loop, beside itself
-    for name in [*names[:1], *again, *names[1:]]:
+    known = {name for table in tables for name in table.cells}
+    others = sorted(known.difference(names))  # Stoker's command, the plain loop beside itself
+    for name in [*names[:1], *others, *names[1:]]:
         yield _row(name, [_in_short(table, name) for table in tables])
     yield ""
 
@@ -100,7 +101,7 @@ def _in_short(table: Table, name: str) -> str:
 
 
 def _row(name: str, cells: list[str]) -> str:
-    return f"| {f'**{name}**' if name == 'Stoker' else name} | " + " | ".join(cells) + " |"
+    return f"| {f'**{name}**' if 'toker' in name else name} | " + " | ".join(cells) + " |"
 
 
 def _command(found: dict[str, Any]) -> str:

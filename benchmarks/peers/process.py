@@ -16,24 +16,17 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
-class Worker:
-    """A process that imports one peer and answers requests.
+class Started:
+    """A process that prints to a terminal that nobody looks at, so that bars are drawn."""
 
-    It prints to a terminal that nobody looks at, so that bars are drawn as they would be.
-    """
-
-    def __init__(self, python: Path | str, module: str, timeout: float = 300.0) -> None:
-        self.timeout = timeout
+    def __init__(self, command: list[str], **options: Any) -> None:
         ours, theirs = pty.openpty()
-        answers, descriptor = os.pipe()
         paths = [str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
         self.began = time.time()
         self._process = subprocess.Popen(
-            [str(python), str(HERE / "worker.py"), module, str(descriptor)],
-            stdin=subprocess.PIPE,
+            command,
             stdout=theirs,
             stderr=theirs,
-            pass_fds=[descriptor],
             start_new_session=True,
             env={
                 **os.environ,
@@ -46,13 +39,53 @@ class Worker:
                 "TOKENIZERS_PARALLELISM": "false",
                 "HF_HUB_OFFLINE": "1",
             },
+            **options,
         )
         os.close(theirs)
-        os.close(descriptor)
-        self._answers = answers
-        self._left = b""
         self.printed: deque[bytes] = deque(maxlen=20)
         threading.Thread(target=self._drain, args=(ours,), daemon=True).start()
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code; none if it had to be killed."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        if self.alive:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def show(self) -> None:
+        """Print the end of what it printed."""
+        said = b"".join(self.printed).decode(errors="replace")
+        print(f"\n{said[-3000:]}", file=sys.stderr)
+
+    def _drain(self, terminal: int) -> None:
+        try:
+            while part := os.read(terminal, 1 << 16):
+                self.printed.append(part)
+        except OSError:
+            pass  # the other side was closed
+        os.close(terminal)
+
+
+class Worker(Started):
+    """A process that imports one peer and answers requests."""
+
+    def __init__(self, python: Path | str, module: str, timeout: float = 300.0) -> None:
+        self.timeout = timeout
+        self._answers, descriptor = os.pipe()
+        self._left = b""
+        command = [str(python), str(HERE / "worker.py"), module, str(descriptor)]
+        super().__init__(command, stdin=subprocess.PIPE, pass_fds=[descriptor])
+        os.close(descriptor)
 
     def hello(self) -> dict[str, Any]:
         """What importing the peer took, or its error."""
@@ -72,22 +105,10 @@ class Worker:
         """Let it come to its end; the time of day when it has."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.wait(20)
         ended = time.time()
         os.close(self._answers)
         return ended
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        if self.alive:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
         until = time.monotonic() + self.timeout
@@ -103,14 +124,5 @@ class Worker:
         line, self._left = self._left.split(b"\n", 1)
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
-            said = b"".join(self.printed).decode(errors="replace")
-            print(f"\n{said[-3000:]}", file=sys.stderr)
+            self.show()
         return found
-
-    def _drain(self, terminal: int) -> None:
-        try:
-            while part := os.read(terminal, 1 << 16):
-                self.printed.append(part)
-        except OSError:
-            pass  # the other side was closed
-        os.close(terminal)

@@ -266,7 +266,8 @@ SCENARIOS = [
         "A whole job: digits",
         "From the command to the result, import and all: a convnet on the digits of scikit-learn, "
         "10 epochs of 45 shuffled steps, accuracy after each epoch, otherwise the defaults of "
-        "each. Whoever shuffles or draws dropout in an order of his own has other bits.",
+        "each. Whoever shuffles or draws dropout in an order of his own has other bits. All are "
+        "scripts; `stoker train` trains the same from a config.",
         "fresh",
         {"what": "job", "name": "digits"},
         ("seconds", "fastest", "× plain", "accuracy", "weights"),

@@ -58,6 +58,25 @@ assert not slow, slow
     assert "usage: stoker" in out
 
 
+def test_modules_are_not_searched_for_garbage_but_those_of_a_program_that_calls_the_command(
+    process,
+):
+    code = """
+import gc, sys
+if sys.argv[1:]:
+    import torch
+from stoker.cli import main
+assert main(["train", "cfg.yaml", "--fast-dev-run"]) == 0
+print(gc.get_freeze_count(), gc.isenabled())
+"""
+    out, err = process("-c", code).communicate(timeout=60)
+    count, enabled = out.split()[-2:]
+    assert int(count) > 100_000, err
+    assert enabled == "True"
+    out, err = process("-c", code, "within a program").communicate(timeout=60)
+    assert out.split()[-2:] == ["0", "True"], err
+
+
 def test_python_dash_m_stoker_is_the_command_and_codes_are_exit_codes(process):
     running = process("-m", "stoker", "config", "cfg.yaml", "run.epoch=3")
     out, err = running.communicate(timeout=60)
