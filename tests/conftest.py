@@ -1,12 +1,16 @@
 """What holds for every test."""
 
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 import psutil
 import pytest
+
+# Torch's compiler would fork helpers of its own, from processes that have threads.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
 PATIENCE = 600.0  # seconds; the longest test kills jobs on Spark, which takes three minutes

@@ -86,8 +86,8 @@ def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
     yield "|---" + "|---:" * len(tables) + "|"
     names = [peer.name for peer in peers]
     known = {name for table in tables for name in table.cells}
-    others = sorted(known.difference(names))  # Stoker's command, the plain loop beside itself
-    for name in [*names[:1], *others, *names[1:]]:
+    more = sorted(known.difference(names), reverse=True)  # the plain loop again, Stoker's command
+    for name in [*names[:1], *more, *names[1:]]:
         yield _row(name, [_in_short(table, name) for table in tables])
     yield ""
 
