@@ -6,6 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from stoker.config import load
+from stoker.defaults import assembled
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -39,6 +45,20 @@ def test_peers_are_compared_and_one_that_cannot_run_is_shown_with_the_reason(tmp
     assert "No module named 'mmengine'" in rows(text, "The machine and the versions")["MMEngine"][0]
     assert "Rounds of 20 steps: 2;" in text
     assert not re.search(r"(^|[\s(`])/\w", text)  # no paths of this machine
+
+
+@pytest.mark.parametrize("name", ["digits", "text"])
+def test_the_configs_of_whole_jobs_begin_as_their_scripts_do(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
+    import work
+
+    script = getattr(work, name)(work.Watch())
+    job = assembled(load(ROOT / "benchmarks" / "peers" / f"{name}.yaml", ["run.dir=null"]))
+    ours, theirs = list(job.trainer.engine.model.parameters()), list(script.model.parameters())
+    assert all(map(torch.equal, ours, theirs))
+    assert len(ours) == len(theirs)
+    assert type(job.trainer.engine.optimizer) is type(script.optimizer)
+    assert job.run.epochs == script.epochs
 
 
 def test_what_was_found_is_kept_when_the_comparison_is_interrupted(tmp_path):
