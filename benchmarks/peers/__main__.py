@@ -99,7 +99,9 @@ class Comparison:
             mine = {scenario.key for scenario in self.scenarios}
             kept = {key: one for key, one in before["answers"].items() if key not in mine}
             command = f"{before['command']}\n{self.found['command']}"
-            self.found |= before | {"answers": kept, "command": command, "interrupted": True}
+            steps = options.memory_steps if "h" in mine else before["memory_steps"]
+            now = {"answers": kept, "command": command, "memory_steps": steps, "interrupted": True}
+            self.found |= before | now
         self._minutes_before = self.found["minutes"]
 
     def run(self) -> None:
