@@ -1,9 +1,10 @@
 """Few points are drawn, and no peak is lost."""
 
 import json
+import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.board.columns import Columns
@@ -13,6 +14,7 @@ floats = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(floats, max_size=400), st.integers(2, 60))
+@example([*[0.0] * 13, -1.0, -math.inf], 12)  # after the last whole stretch
 def test_the_smallest_and_the_largest_value_are_always_drawn(values, points):
     values = np.array(values, np.float64)
     picked = peaks(values, points)

@@ -103,18 +103,22 @@ def peaks(values: Floats, points: int) -> NDArray[np.int64]:
     if count <= points:
         return np.arange(count)
     size = count // stretches
-    whole = values[: stretches * size].reshape(stretches, size)
-    low, high = whole, whole
-    if not np.isfinite(_sum(whole)):
-        finite = np.isfinite(whole)
-        low, high = np.where(finite, whole, np.inf), np.where(finite, whole, -np.inf)
+    at = stretches * size
+    low, high = _finite(values[:at].reshape(stretches, size))
     starts = np.arange(stretches) * size
     found = [starts + low.argmin(1), starts + high.argmax(1), [0, count - 1]]
-    rest = values[stretches * size :]
-    if len(rest):
-        at = stretches * size
-        found.append([at + int(np.argmin(rest)), at + int(np.argmax(rest))])
+    if at < count:
+        low, high = _finite(values[at:])
+        found.append([at + int(low.argmin()), at + int(high.argmax())])
     return np.unique(np.concatenate(found)).astype(np.int64)
+
+
+def _finite(values: Floats) -> tuple[Floats, Floats]:
+    """The values to look for the smallest in, and for the largest: finite ones are found first."""
+    if np.isfinite(_sum(values)):
+        return values, values
+    finite = np.isfinite(values)
+    return np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
 
 
 def means(rows: NDArray[np.int32], values: Floats, points: int) -> tuple[NDArray[Any], Floats]:
