@@ -195,12 +195,11 @@ class Comparison:
             for scenario in scenarios:
                 of = self.options.fresh_rounds
                 say(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
-                for peer in self.asked(scenario, self.peers):
+                by_command = scenario.request["what"] == "job" and "Stoker" in self.pythons
+                peers = [*self.peers, COMMAND] if by_command else self.peers
+                for peer in self.asked(scenario, peers):
                     if peer.name not in self.found["unavailable"]:
                         self.keep(scenario, peer, self.once(peer, scenario))
-                        if peer.module == COMMAND.module and scenario.request["what"] == "job":
-                            found = by_command(self.pythons[peer.name], scenario.request["name"])
-                            self.keep(scenario, COMMAND, found)
             self.found["rounds_done"]["fresh"] = number
 
     def rounds(self, most: int, share: float) -> Iterator[int]:
@@ -216,6 +215,8 @@ class Comparison:
 
     def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
         """The answer of a new process, and how long it took, from the command on."""
+        if peer is COMMAND:
+            return trained_by_command(self.pythons["Stoker"], scenario.request["name"])
         worker = Worker(self.pythons[peer.name], peer.module)
         try:
             hello = worker.hello()
@@ -273,7 +274,7 @@ class Comparison:
         return page.write(self.found, SCENARIOS, self.peers)
 
 
-def by_command(python: Path, name: str) -> dict[str, Any]:
+def trained_by_command(python: Path, name: str) -> dict[str, Any]:
     """The same job as a config, trained by Stoker's command."""
     config = HERE / f"{name}.yaml"
     with tempfile.TemporaryDirectory() as folder:

@@ -101,7 +101,7 @@ def _in_short(table: Table, name: str) -> str:
 
 
 def _row(name: str, cells: list[str]) -> str:
-    return f"| {f'**{name}**' if 'toker' in name else name} | " + " | ".join(cells) + " |"
+    return f"| {f'**{name}**' if 'stoker' in name.lower() else name} | " + " | ".join(cells) + " |"
 
 
 def _command(found: dict[str, Any]) -> str:

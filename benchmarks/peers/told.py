@@ -1,21 +1,19 @@
-"""What a job left in its run folder: the result, and the weights as `measure.digest` tells them.
+"""What a job left in its run folder: the result, and what tells its weights from others.
 
 python told.py NAME RUN
 """
 
-import hashlib
 import json
 import sys
 from pathlib import Path
 
 import work
+from measure import digest
 from safetensors.torch import load_file
 
 name, run = sys.argv[1], Path(sys.argv[2])
-model = getattr(work, f"{name}_net")()
-tensors = load_file(run / "model.safetensors")
-parameters = [tensors[key].numpy().tobytes() for key, _ in model.named_parameters()]
+task = getattr(work, name)(work.Watch())
+task.model.layers.load_state_dict(load_file(run / "model.safetensors"))
 rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 result = [row["val/accuracy"] for row in rows if "val/accuracy" in row][-1]
-weights = hashlib.sha256(b"".join(parameters)).hexdigest()
-print(json.dumps({"result": result, "weights": weights}))
+print(json.dumps({"result": result, "weights": digest(task)}))
