@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_the_configs_of_whole_jobs_begin_as_their_scripts_do(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
     import work
 
-    script = getattr(work, name)(work.Watch())
+    script = import_module(f"{name}_job").task(work.Watch())
     job = assembled(load(ROOT / "benchmarks" / "peers" / f"{name}.yaml", ["run.dir=null"]))
     ours, theirs = list(job.trainer.engine.model.parameters()), list(script.model.parameters())
     assert all(map(torch.equal, ours, theirs))

@@ -195,8 +195,9 @@ class Comparison:
             for scenario in scenarios:
                 of = self.options.fresh_rounds
                 say(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
-                by_command = scenario.request["what"] == "job" and "Stoker" in self.pythons
-                peers = [*self.peers, COMMAND] if by_command else self.peers
+                peers = list(self.peers)
+                if scenario.request["what"] == "job" and "Stoker" in self.pythons:
+                    peers.insert([peer.module for peer in peers].index("stoker") + 1, COMMAND)
                 for peer in self.asked(scenario, peers):
                     if peer.name not in self.found["unavailable"]:
                         self.keep(scenario, peer, self.once(peer, scenario))
@@ -224,6 +225,7 @@ class Comparison:
                 return hello
             answer = worker.ask(**scenario.request)
             answer["took_s"] = worker.end() - worker.began
+            answer["processor_s"] = worker.processor()
         finally:
             worker.kill()
         answer["import_s"] = hello["import"]["peer"]
@@ -280,13 +282,13 @@ def trained_by_command(python: Path, name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         job = Started([str(python), "-m", "stoker", "train", str(config)], cwd=folder)
         code = job.wait(300)
-        took = time.time() - job.began
+        took = {"took_s": time.time() - job.began, "processor_s": job.processor()}
         if code != 0:
             job.show()
             return {"error": f"it left with exit code {code}"}
         told = [str(python), str(HERE / "told.py"), name, f"{folder}/runs/{name}"]
         found: dict[str, Any] = json.loads(subprocess.check_output(told))
-    return {**found, "took_s": took}
+    return {**found, **took}
 
 
 def shown(given: list[str]) -> list[str]:

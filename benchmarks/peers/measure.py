@@ -7,6 +7,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,7 @@ def job(peer: Any, folder: Path, name: str) -> dict[str, Any]:
     call = function(peer, "job")
     if name in getattr(peer, "NO_JOB", {}):
         raise AbsentError(peer.NO_JOB[name])
-    task = getattr(work, name)(Watch())
+    task = import_module(f"{name}_job").task(Watch())
     task.folder = folder
     result = call(task)
     print(f"held-out accuracy: {result:.1%}")

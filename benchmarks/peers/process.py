@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -16,6 +17,12 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
+def processor_of_ended() -> float:
+    """Seconds that all processes which were started and have ended spent on the processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Started:
     """A process that prints to a terminal that nobody looks at, so that bars are drawn."""
 
@@ -23,6 +30,7 @@ class Started:
         ours, theirs = pty.openpty()
         paths = [str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
         self.began = time.time()
+        self._processor_before = processor_of_ended()
         self._process = subprocess.Popen(
             command,
             stdout=theirs,
@@ -52,6 +60,10 @@ class Started:
         except subprocess.TimeoutExpired:
             self.kill()
             return None
+
+    def processor(self) -> float:
+        """Seconds of the processor that it took, once it has ended, if no other has ended since."""
+        return processor_of_ended() - self._processor_before
 
     @property
     def alive(self) -> bool:

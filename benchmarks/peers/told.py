@@ -5,14 +5,15 @@ python told.py NAME RUN
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
-import work
 from measure import digest
 from safetensors.torch import load_file
+from work import Watch
 
 name, run = sys.argv[1], Path(sys.argv[2])
-task = getattr(work, name)(work.Watch())
+task = import_module(f"{name}_job").task(Watch())
 task.model.layers.load_state_dict(load_file(run / "model.safetensors"))
 rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 result = [row["val/accuracy"] for row in rows if "val/accuracy" in row][-1]

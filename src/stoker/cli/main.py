@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _take_overrides(options, rest)
         home, _, name = _COMMANDS[options.command][0].partition(":")
-        with _modules_that_stay():
+        with modules_that_stay():
             module = import_module(f"stoker.cli.{home}")
         command: Callable[[argparse.Namespace], int] = getattr(module, name)
         code = command(options)
@@ -84,14 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _modules_that_stay() -> Iterator[None]:
+def modules_that_stay() -> Iterator[None]:
     """What is imported within it is no garbage, and is not searched for any.
 
     Torch alone brings half a million objects. To search them takes a part of the time of importing
     them, and most of a second when the process ends.
     """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield  # called by a program that has objects of its own
+    if not _process_is_ours() or not gc.isenabled():
+        yield
         return
     gc.disable()
     try:
@@ -99,6 +99,12 @@ def _modules_that_stay() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
+
+
+@cache
+def _process_is_ours() -> bool:
+    """Whether the command began with nothing; a program that calls it has objects of its own."""
+    return "torch" not in sys.modules
 
 
 def _refuse(faults: Sequence[str]) -> int:

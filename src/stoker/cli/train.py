@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stoker import dist
 from stoker.checkpoint import Checkpoints
-from stoker.cli.main import INTERRUPTED, OK
+from stoker.cli.main import INTERRUPTED, OK, modules_that_stay
 from stoker.cli.processes import in_processes, wants_processes
 from stoker.config import ConfigError, load
 from stoker.defaults import Job, assembled
@@ -80,6 +80,8 @@ def predict(options: argparse.Namespace) -> int:
 def made(options: argparse.Namespace, *, training: bool = True) -> Job:
     """The job of the config that was named, as the overrides change it."""
     config = load(options.config, options.overrides, allow=options.allow)
+    with modules_that_stay():
+        config.check()  # imports what it names
     return assembled(config, training=training)
 
 

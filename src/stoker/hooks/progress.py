@@ -30,7 +30,6 @@ class _Level:
     began: float
     done: int = 0
     text: str = ""
-    task: Any = None
 
 
 class Progress(Hook):
@@ -85,11 +84,6 @@ class Progress(Hook):
         if perf_counter() >= self._due:
             self._show(run)
 
-    def after_train_epoch(self, run: Run) -> None:
-        """The bar is full, if the epoch was long enough for one."""
-        if self._bar is not None:
-            self._show(run)
-
     def after_epoch(self, run: Run) -> None:
         """A line with the results."""
         began = self._level.began
@@ -112,9 +106,7 @@ class Progress(Hook):
             self._show()
 
     def after_val(self, run: Run) -> None:
-        """The bar is full, and goes."""
-        if self._bar is not None:
-            self._show()
+        """The bar goes."""
         self._end()
         self._begin_rate(run)
 
@@ -127,9 +119,7 @@ class Progress(Hook):
         self.after_val_step(run)
 
     def after_predict(self, run: Run) -> None:
-        """The bar is full, and goes."""
-        if self._bar is not None:
-            self._show()
+        """The bar goes."""
         self._end()
 
     def after_run(self, run: Run) -> None:
@@ -152,12 +142,12 @@ class Progress(Hook):
             self._due = self._level.began + wait
 
     def _end(self) -> None:
-        gone = self._levels.pop()
+        self._levels.pop()
         if self._levels:
             self._level = self._levels[-1]
-        if self._bar is not None and gone.task is not None:
-            self._bar.remove_task(gone.task)
-            self._bar.refresh()
+        if self._bar is not None:
+            for task in self._bar.tasks[len(self._levels) :]:
+                task.visible = False
 
     def _show(self, run: Run | None = None) -> None:
         """Draw, or print a line; with a run, what training has to say is in it."""
@@ -178,10 +168,12 @@ class Progress(Hook):
         if self._bar is None:
             self._bar = _make_bar()
             self._bar.start()
-        for level in self._levels:
-            if level.task is None:
-                level.task = self._bar.add_task(level.label, total=level.total, text="")
-            self._bar.update(level.task, completed=level.done, text=level.text)
+        for _ in self._levels[len(self._bar.tasks) :]:
+            self._bar.add_task("", visible=False, text="")
+        for task, level in zip(self._bar.tasks, self._levels, strict=False):
+            task.description, task.visible = level.label, True
+            task.completed, task.total = level.done, level.total
+            task.fields["text"] = level.text
         self._bar.refresh()
 
     def _training(self, run: Run) -> Iterator[str]:
