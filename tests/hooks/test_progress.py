@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from stoker import Trainer, hooks
 from stoker.hooks import Callback
@@ -74,6 +75,30 @@ def test_the_bar_is_drawn_by_the_clock_and_not_by_the_step(monkeypatch):
     with on_a_terminal(monkeypatch) as terminal:
         trainer(hooks.Loss(), hooks.Progress()).fit(batches(2000, 1), epochs=1)
     assert 5 < terminal.getvalue().count("/2000") < 40
+
+
+def test_short_epochs_are_drawn_four_times_a_second_too(monkeypatch):
+    ticks = count()
+    monkeypatch.setattr("stoker.hooks.progress.perf_counter", lambda: next(ticks) * 0.03)
+    with on_a_terminal(monkeypatch) as terminal:
+        trainer(hooks.Loss(), hooks.Progress()).fit(batches(), batches(), epochs=100)
+    drawn = [picture for picture in pictures(terminal) if "━" in picture]
+    seconds = next(ticks) * 0.03
+    assert 2 * seconds < len(drawn) < 5 * seconds
+
+
+def test_a_bar_takes_the_length_of_what_it_shows_now_or_says_that_it_is_not_known(monkeypatch):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from batches()
+
+    parts = {"known": batches(), "stream": DataLoader(Stream(), batch_size=None)}
+    with on_a_terminal(monkeypatch) as terminal:
+        trainer(hooks.Progress(refresh=0.0)).fit(batches(), parts, epochs=2)
+    shown = "\n".join(pictures(terminal))
+    assert re.search(r"known .* 2/5", shown)
+    assert re.search(r"stream .* 2/\?", shown)
+    assert not re.search(r"stream .* 2/5", shown)
 
 
 def test_a_log_file_gets_plain_lines(capsys):
