@@ -29,6 +29,7 @@ from scenarios import LETTERS, SCENARIOS, Scenario
 AGAIN = Peer("plain PyTorch again", "plain", "torch")
 COMMAND = Peer("`stoker train`", "stoker", "")
 
+SAVE_EVERY = 10.0
 FOR_STEPS = 0.4  # of the minutes; the rest is for saves, memory and fresh processes
 
 
@@ -79,7 +80,7 @@ class Comparison:
         self.scenarios = [s for s in SCENARIOS if s.letter in options.scenarios]
         self.workers: dict[str, Worker] = {}
         self.pythons: dict[str, Path] = {}
-        self._began = time.monotonic()
+        self._began = self._saved = time.monotonic()
         before = json.loads(options.beside.read_text()) if options.beside else {}
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
@@ -149,6 +150,7 @@ class Comparison:
             return
         self.workers[peer.name] = worker
         worker.ask(what="steps", run="fit", steps=50)
+        worker.ask(what="settle")
 
     def start_all(self) -> list[Peer]:
         for peer in self.peers:
@@ -257,11 +259,13 @@ class Comparison:
             say(f"{peer.name} failed: {answer['error']}")
         of_peers = self.found["answers"].setdefault(scenario.key, {})
         of_peers.setdefault(peer.name, []).append(answer)
-        self.save()
+        if time.monotonic() > self._saved + SAVE_EVERY:
+            self.save()
 
     # At the end
 
     def save(self) -> None:
+        self._saved = time.monotonic()
         minutes = (time.monotonic() - self._began) / 60
         self.found["minutes"] = self._minutes_before + minutes
         if self.options.json is not None:

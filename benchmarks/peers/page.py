@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from envs import Peer
-from scenarios import Answers, Scenario
+from scenarios import Answer, Answers, Scenario, of, times
 
 INTRO = """\
 # Beside others, measured
@@ -27,7 +27,9 @@ with a model that takes its time, all ratios come near 1. Each peer runs in a pr
 one core and one thread. The model itself notes the time when it is called: a step is what lies
 between two calls, without the first tenth (at most 100). "Beside" is what the whole call took
 besides its steps: making the trainer, starting, ending. "–" means that there is no such thing; the
-reason stands below the table. Rows go by the median, the fastest first.
+reason stands below the table. Numbers are medians of the rounds; "× plain" is the median of the
+ratios within each round, since the machine is not equally fast in all of them. Rows go by it, the
+fastest first.
 """
 
 SUMMARY = """\
@@ -67,7 +69,7 @@ def _fill(scenario: Scenario, found: dict[str, Any]) -> Table:
     answers: Answers = found["answers"][scenario.key]
     table = Table(scenario, {}, {})
     plain = _good(answers.get("plain PyTorch", []))
-    for name in sorted(answers, key=lambda name: _place(scenario, answers[name])):
+    for name in sorted(answers, key=lambda name: _place(scenario, _good(answers[name]), plain)):
         good = _good(answers[name])
         if good and plain:
             table.cells[name] = scenario.row(good, plain)
@@ -146,13 +148,14 @@ def _shown(table: Table) -> Iterator[str]:
         yield "; ".join(f"{name}: {why}" for name, why in table.notes.items()) + ".\n"
 
 
-def _good(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _good(answers: list[Answer]) -> list[Answer]:
     return [one for one in answers if "error" not in one and "absent" not in one]
 
 
-def _place(scenario: Scenario, answers: list[dict[str, Any]]) -> float:
-    good = _good(answers)
-    return median(one[scenario.order] for one in good) if good else float("inf")
+def _place(scenario: Scenario, good: list[Answer], plain: list[Answer]) -> float:
+    if good and plain and "× plain" in scenario.columns:
+        return times(scenario.order, good, plain)
+    return median(of(scenario.order, good)) if good else float("inf")
 
 
 def _plain(reason: str) -> str:

@@ -41,6 +41,15 @@ def of(name: str, answers: list[Answer]) -> list[float]:
     return [answer[name] for answer in answers]
 
 
+def times(name: str, answers: list[Answer], plain: list[Answer]) -> float:
+    """How many times as much as the plain loop in the same round; the median of the rounds.
+
+    A machine that is slower for some minutes is so for both.
+    """
+    pairs = zip(of(name, answers), of(name, plain), strict=False)
+    return median(mine / theirs for mine, theirs in pairs)
+
+
 # Rows: what the peer answered, what the plain loop answered
 
 
@@ -72,7 +81,7 @@ def step_row(answers: list[Answer], plain: list[Answer]) -> Row:
         f"{median(mine):.0f}",
         f"{min(mine):.0f}",
         f"{over:+.0f}",
-        f"{median(mine) / median(theirs):.2f}",
+        f"{times('us', answers, plain):.2f}",
         f"{median(of('beside_ms', answers)):.0f}",
     ]
 
@@ -91,21 +100,20 @@ def look_row(answers: list[Answer], plain: list[Answer]) -> Row:
 
 def start_row(answers: list[Answer], plain: list[Answer]) -> Row:
     imports, firsts = of("import_s", answers), of("first_s", answers)
-    ratio = median(firsts) / median(of("first_s", plain))
     return [
         f"{median(imports):.2f}",
         f"{median(firsts):.2f}",
         f"{min(firsts):.2f}",
-        f"{ratio:.2f}",
+        f"{times('first_s', answers, plain):.2f}",
     ]
 
 
 def stall_row(answers: list[Answer], plain: list[Answer]) -> Row:
-    stops, theirs = of("blocked_ms", answers), of("blocked_ms", plain)
+    stops = of("blocked_ms", answers)
     return [
         f"{median(stops):.0f}",
         f"{min(stops):.0f}",
-        f"{median(stops) / median(theirs):.2f}",
+        f"{times('blocked_ms', answers, plain):.2f}",
         f"{median(of('cost_ms', answers)):.0f}",
         f"{answers[-1]['mb']:.0f}",
         f"{median(of('step_ms', answers)):.1f}",
@@ -135,9 +143,9 @@ def job_row(answers: list[Answer], plain: list[Answer]) -> Row:
     return [
         f"{median(took):.2f}",
         f"{min(took):.2f}",
-        f"{median(took) / median(of('took_s', plain)):.2f}",
+        f"{times('took_s', answers, plain):.2f}",
         f"{median(used):.2f}",
-        f"{median(used) / median(of('processor_s', plain)):.2f}",
+        f"{times('processor_s', answers, plain):.2f}",
         f"{answers[-1]['result']:.1%}",
         sameness(answers, plain),
     ]
