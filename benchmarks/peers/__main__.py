@@ -102,7 +102,8 @@ class Comparison:
             command = f"{before['command']}\n{self.found['command']}"
             steps = options.memory_steps if "h" in mine else before["memory_steps"]
             now = {"answers": kept, "command": command, "memory_steps": steps, "interrupted": True}
-            self.found |= before | now
+            load = {"load": max(before["load"], self.found["load"])}
+            self.found |= before | now | load
         self._minutes_before = self.found["minutes"]
 
     def run(self) -> None:
