@@ -237,12 +237,16 @@ def test_fences_say_something_that_is_understood(page: Path) -> None:
 def test_excerpts_are_lines_of_the_file_they_name(page: Path) -> None:
     for block in blocks(page):
         if block.source is not None:
-            lines = iter((ROOT / block.source).read_text("utf-8").splitlines())
-            there = [line.strip() for line in lines]
-            position = 0
-            for line in filter(None, (line.strip() for line in block.text.splitlines())):
-                assert line in there[position:], f"{block.source} has no longer: {line}"
-                position = there.index(line, position) + 1
+            there = _lines((ROOT / block.source).read_text("utf-8"))
+            excerpt = _lines(block.text)
+            starts = [n for n, line in enumerate(there) if line == excerpt[0]]
+            assert excerpt in [there[n : n + len(excerpt)] for n in starts], (
+                f"{page.name}:{block.line} is not what stands in {block.source}"
+            )
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 @any_page
