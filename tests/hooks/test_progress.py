@@ -132,6 +132,25 @@ def test_a_run_of_some_epochs_ends_with_a_table_of_last_and_best_results(tmp_pat
     assert re.fullmatch(rf"step 25  \S+ s  \S+ samples/s; in {tmp_path / 'run'}", last)
 
 
+def test_a_run_that_goes_on_has_the_best_of_all_attempts_in_its_table(tmp_path, capsys):
+    losses = {1: 4.0, 2: 3.0, 3: 1.0, 4: 2.0, 5: 6.0, 6: 5.0}
+
+    def attempt(fails_at=None):
+        look = Callback(
+            after_val=lambda run: run.record("val/loss", losses[run.epoch]),
+            after_step=lambda run: 1 / 0 if run.step == fails_at else None,
+        )
+        used = [look, hooks.Progress(), hooks.Checkpoint("1st")]
+        Trainer(engine(), used, run_dir=tmp_path / "run").fit(batches(), batches(4), epochs=6)
+
+    for step in (13, 23):  # both within an epoch
+        with pytest.raises(ZeroDivisionError):
+            attempt(fails_at=step)
+    attempt()
+    *_, loss, _ = capsys.readouterr().err.splitlines()
+    assert loss.split() == ["val/loss", "5", "1", "epoch", "3"]
+
+
 def test_a_short_run_needs_no_table_and_a_long_one_has_it(capsys, monkeypatch):
     trainer(hooks.Loss(), hooks.Progress()).fit(batches(), epochs=4)
     assert len(capsys.readouterr().err.splitlines()) == 4

@@ -37,9 +37,9 @@ class Progress(Hook):
 
     The bar has the loss, the last results of validation, the learning rate, samples per second and
     the time that is left; a validation has a bar of its own below it. A run of five epochs or a
-    minute ends with a table of its last and best results. Off a terminal there are only lines: one
-    per epoch, and one each half minute within it; a notebook that has ipywidgets has a bar, too.
-    Output goes to standard error; ``NO_COLOR`` is honoured.
+    minute ends with a table of its last and best results, over all attempts. Off a terminal there
+    are only lines: one per epoch, and one each half minute within it; a notebook that has
+    ipywidgets has a bar, too. Output goes to standard error; ``NO_COLOR`` is honoured.
 
     Args:
         refresh: seconds between two drawings of the bar.
@@ -59,13 +59,16 @@ class Progress(Hook):
         self._pace = Pace(0)
         self._marks: deque[tuple[float, int]] = deque(maxlen=20)
         self._summary: Summary | None = None
+        self._best: dict[str, tuple[float, int]] = {}
 
     # Training
 
     def before_train(self, run: Run) -> None:
         """Begin to measure the pace."""
         self._pace = Pace(run.step)
-        self._summary = Summary(run)
+        if run.step == 0:
+            self._best.clear()
+        self._summary = Summary(run, self._best)
 
     def before_epoch(self, run: Run) -> None:
         """A bar for the epoch."""
@@ -131,6 +134,15 @@ class Progress(Hook):
         summary, self._summary = self._summary, None
         if summary is not None and summary.wanted and run.error is None and dist.is_main():
             print(summary.text(run), file=sys.stderr, flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best results so far, for the table at the end."""
+        return {"best": {name: [*best] for name, best in self._best.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._best.clear()  # the summary of a run that goes on has it, too
+        self._best.update((name, tuple(best)) for name, best in state.get("best", {}).items())
 
     # Drawing
 

@@ -10,41 +10,44 @@ _EPOCHS, _SECONDS = 5, 60.0
 
 
 class Summary:
-    """The last and best results of the epochs of one attempt, its time, and where the run is."""
+    """The last and best results of a run's epochs, the time of this attempt, and where the run is.
 
-    def __init__(self, run: Run) -> None:
+    Args:
+        run: the run, before it trains.
+        best: the best value of each result so far and its epoch; it is kept up to date.
+    """
+
+    def __init__(self, run: Run, best: dict[str, tuple[float, int]]) -> None:
         self._began = perf_counter()
         self._samples = run.samples
-        self._epochs = 0
+        self._epoch = 0
         self._last: dict[str, float] = {}
-        self._best: dict[str, tuple[Monitor, int]] = {}
+        self._best = best
 
     def add(self, run: Run) -> None:
         """Take the results of an epoch."""
-        self._epochs += 1
+        self._epoch = run.epoch_in_hand
         self._last = dict(run.metrics)
         for name, value in run.metrics.items():
-            if name not in self._best:
-                try:
-                    self._best[name] = (Monitor(name), run.epoch_in_hand)
-                except ValueError:  # the name does not tell what is better
-                    continue
-            monitor, _ = self._best[name]
-            if monitor.improves(value):
-                self._best[name] = (monitor, run.epoch_in_hand)
+            try:
+                monitor = Monitor(name)
+            except ValueError:  # the name does not tell what is better
+                continue
+            before, _ = self._best.get(name, (None, 0))
+            if monitor.better(value, before):
+                self._best[name] = (value, self._epoch)
 
     @property
     def wanted(self) -> bool:
         """Whether the run was long enough for a look back."""
         long = perf_counter() - self._began >= _SECONDS
-        return self._epochs > 0 and (self._epochs >= _EPOCHS or long)
+        return self._epoch > 0 and (self._epoch >= _EPOCHS or long)
 
     def text(self, run: Run) -> str:
         """The table, and a line below it."""
         rows = [("", "last", "best", "")]
         for name, value in self._last.items():
-            monitor, epoch = self._best.get(name, (None, 0))
-            best = monitor.best if monitor is not None else None
+            best, epoch = self._best.get(name, (None, 0))
             shown = ("", "") if best is None else (number(name, best), f"epoch {epoch}")
             rows.append((name, number(name, value), *shown))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
