@@ -40,6 +40,7 @@ def loader(
         loader({"input_ids": tokens, "labels": labels}, 8)
 
     Order, bits, types and random draws are those of a `DataLoader` that stacks sample by sample.
+    Which tensors and arrays a dataset has is looked up now, what is in them at each batch.
 
     Args:
         dataset: a tensor or array; a tuple or dict of them, nested or not, which have as many
