@@ -12,6 +12,9 @@ import pytest
 # Torch's compiler would fork helpers of its own, from processes that have threads.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Some virtual machines announce AMX without having it, and end what computes in bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
 PATIENCE = 600.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 

@@ -32,13 +32,13 @@ def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> No
             f"{did_you_mean(backend, [*known, _BLOCKS])} (there is {usual}; or True, or 'blocks' "
             "for the repeated blocks of a model alone)"
         )
-    if backend == "inductor" and device.type == "cpu":
-        _check_toolchain()
     if _is_regional(how) and not repeated_blocks(model):
         raise ValueError(
             f"compile is {how!r}, and {type(model).__name__} has no list with two blocks of one "
             "class (torch's own are none): use compile=True"
         )
+    if backend == "inductor" and device.type == "cpu":
+        _check_toolchain()
     tell_recompilations()
 
 

@@ -1,7 +1,12 @@
 """Precision: what runs in fewer bits, and how small gradients survive it."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Collection
-from functools import wraps
+from functools import cache, wraps
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -12,6 +17,9 @@ from stoker.errors import did_you_mean
 PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
 _DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_CAP = "ONEDNN_MAX_CPU_ISA"
+_TRY = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 
 
 class Precision:
@@ -24,6 +32,8 @@ class Precision:
                 f"precision {name!r} is unknown: expected {', '.join(names)}"
                 f"{did_you_mean(str(name), names)}"
             )
+        if name == "bf16" and device.type == "cpu":
+            _check_processor()
         self.name = name
         self._device = device
         self._dtype = _DTYPES[name]
@@ -74,3 +84,25 @@ class Precision:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+@cache
+def _check_processor() -> None:
+    """Refuse bf16 where the processor announces tiles (AMX) that it does not have.
+
+    Some virtual machines do that. Torch believes it, and the process would end without a word.
+    Whether it is so shows only when it is tried, in another process.
+    """
+    if _CAP in os.environ or not _announces_tiles():
+        return
+    tried = subprocess.run([sys.executable, "-c", _TRY], capture_output=True, check=False)
+    if tried.returncode == -signal.SIGILL:
+        raise ValueError(
+            "precision 'bf16' would end this process: its processor, or the virtual machine, "
+            f"announces AMX and does not have it; set {_CAP}=AVX512_CORE_BF16 in the environment"
+        )
+
+
+def _announces_tiles() -> bool:
+    facts = Path("/proc/cpuinfo")
+    return facts.exists() and "amx_bf16" in facts.read_text()
