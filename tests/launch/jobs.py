@@ -40,7 +40,7 @@ def attempt(folder: str, rank: int) -> int:
 
 def meet(folder: str) -> dict:
     rank = begin(folder)
-    print(f"rank {rank} speaks", file=sys.stderr)
+    sys.stderr.write(f"rank {rank} speaks\n")  # at once: print writes the end of a line by itself
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     mine = {name: os.environ[name] for name in names}
     return {"ranks": dist.gathered(mine), "sum": dist.all_sum(rank + 1.0)[0]}
