@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.files import checksum_of, write_file
+from stoker.storage.local import checksum_of, write_file
 
 State: TypeAlias = dict[str, dict[str, Tensor]]
 Busy: TypeAlias = Callable[[], bool]

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from stoker import data
-from stoker.data import Feed
+from stoker.data import BatchFeeder
 
 
 def took(batches: Iterable[Any]) -> float:
@@ -32,7 +32,12 @@ def ways(x: torch.Tensor, y: torch.Tensor, size: int) -> dict[str, Callable[[], 
         return DataLoader(TensorDataset(x, y), size, shuffle=True)
 
     half = DataLoader(Subset(TensorDataset(x, y), range(len(x))), size, shuffle=True)
-    one, marked, fed, part = plain(), Feed(data.by_sample(plain())), Feed(plain()), Feed(half)
+    one, marked, fed, part = (
+        plain(),
+        BatchFeeder(data.by_sample(plain())),
+        BatchFeeder(plain()),
+        BatchFeeder(half),
+    )
     own = data.loader((x, y), size, shuffle=True)
     return {
         "DataLoader in a plain loop": lambda: one,

@@ -78,7 +78,7 @@ def parts(kind: type[nn.Module] = Hollow) -> tuple[nn.Module, Still, nn.Module]:
     return model, Still(model.parameters(), lr=0.1), Given()
 
 
-class Look(Hook):
+class ValidationRecord(Hook):
     """A hook of the user's that acts after every step."""
 
     def after_step(self, run: Any) -> None:
@@ -90,7 +90,7 @@ def native(*more: Hook, rate: bool = False) -> Fit:
         model, optimizer, criterion = parts()
         steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0) if rate else None
         engine = Engine(model, optimizer, criterion, lr_scheduler=steady)
-        Trainer(engine, [hooks.Loss(), Look(), *more]).fit(batches, epochs=1)
+        Trainer(engine, [hooks.Loss(), ValidationRecord(), *more]).fit(batches, epochs=1)
 
     return fit
 
@@ -112,7 +112,9 @@ def native_of_names(batches: list[Any]) -> None:
     model, optimizer, _ = parts(Named)
     steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     engine = Engine(model, optimizer, lr_scheduler=steady)
-    Trainer(engine, [hooks.Loss(), hooks.LR(), hooks.Timing(), Look()]).fit(batches, epochs=1)
+    Trainer(engine, [hooks.Loss(), hooks.LR(), hooks.Timing(), ValidationRecord()]).fit(
+        batches, epochs=1
+    )
 
 
 def in_libai(batches: list[Any]) -> None:

@@ -39,7 +39,7 @@ from parallel import (
     transformer,
 )
 from stoker import Engine, Hook, Layout, Trainer
-from stoker.tree import local_part
+from stoker.core.tree import local_part
 
 # What is sent
 
@@ -87,7 +87,7 @@ def numbers_sent(layout: Layout) -> Counter[str]:
 class Profiled(Hook):
     """Records one step, the last but one."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self) -> None:
         self.events: Any = []
@@ -132,7 +132,7 @@ def memory(name: str) -> None:
 class Held(Hook):
     """How many bytes there are after a step."""
 
-    alike = True
+    same_on_all_ranks = True
     sizes: tuple[float, float, float]
 
     def after_step(self, run: Any) -> None:
@@ -195,7 +195,7 @@ class Sleeper(nn.Module):
 class Waited(Hook):
     """The share of steps, from the first stage's begin to the last one's end, without sleep."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self) -> None:
         self.shares: list[float] = []

@@ -33,7 +33,7 @@ class Hollow(nn.Module):
 class Size(Hook):
     """Prints the resident size ten times in a run, and how much it grew since the first time."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, steps: int) -> None:
         self.every = max(1, steps // 10)

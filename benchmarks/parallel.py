@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from stoker import Engine, Hook, Layout, Output, Trainer, hooks
 from stoker.nn import Transformer
-from stoker.parallel.sequence import plan_stages
+from stoker.parallel.pipeline.stage_plan import plan_stages
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS = 256, 64, 128, 4
 BATCH = 16  # of both processes together

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import stoker.dialects.colossalai as colossalai
-from stoker import dist
+from stoker.core import dist
 from stoker.dialects.colossalai.core import global_context as gpc
 from stoker.dialects.colossalai.logging import DistributedLogger
 from stoker.dialects.colossalai.trainer import Trainer, hooks
@@ -33,7 +33,7 @@ def accumulates(through_trainer):
     engine, train, _, _ = parts({"gradient_accumulation": 4})
     exchanges = []
     if dist.world_size() > 1:
-        ddp = engine.core.arrangement._gradients[0]._ddp
+        ddp = engine.core.parallel_model._gradients[0]._ddp
 
         def count(_, bucket):
             exchanges.append(bucket.is_last())

@@ -7,16 +7,17 @@ from torch import nn
 
 from layouts import net
 from row_tasks import rows
-from stoker import Engine, Hook, Layout, Trainer, dist, hooks
+from stoker import Engine, Hook, Layout, Trainer, hooks
+from stoker.core import dist
 
 
 class Talks(Hook):
     """Has the processes exchange one number after each step."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def after_step(self, run: Any) -> None:
-        dist.all_sum(1.0)
+        dist.all_reduce_sum(1.0)
 
 
 def found_in(layout: Layout) -> dict[str, Any]:

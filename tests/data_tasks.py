@@ -7,14 +7,14 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 from passes import drawn
 from stoker import data as stoker_data
-from stoker import dist
-from stoker.data import Feed, Part
-from stoker.seed import random_state, seed_all, set_random_state
-from stoker.tree import batch_size
+from stoker.core import dist
+from stoker.core.seed import random_state, seed_all, set_random_state
+from stoker.core.tree import batch_size
+from stoker.data import BatchFeeder, DataShard
 
 
-def part() -> Part:
-    return Part(dist.rank(), dist.world_size())
+def part() -> DataShard:
+    return DataShard(dist.rank(), dist.world_size())
 
 
 def batches_of(rank: int, count: int) -> list[torch.Tensor]:
@@ -23,21 +23,21 @@ def batches_of(rank: int, count: int) -> list[torch.Tensor]:
     return [torch.full((size,), 100 * rank + n) for n, size in enumerate(sizes)]
 
 
-def look(feed: Feed) -> list[tuple]:
+def look(feeder: BatchFeeder) -> list[tuple]:
     """Each window of a pass: its batches, how many are idle, and its samples over all."""
     found = []
-    for window in feed:
-        whole = feed.whole([batch_size(batch) for batch in window])
+    for window in feeder:
+        whole = feeder.whole([batch_size(batch) for batch in window])
         numbers = [int(batch[0]) for batch in window]
-        found.append((numbers, feed.idle, whole, feed.exhausted))
-    assert feed.ended
+        found.append((numbers, feeder.idle, whole, feeder.exhausted))
+    assert feeder.ended
     return found
 
 
 def uneven(counts, options):
     own = batches_of(dist.rank(), counts[dist.rank()])
-    feed = Feed(own, part=part(), **options)
-    return feed.steps, [look(feed) for _ in range(2)]
+    feeder = BatchFeeder(own, part=part(), **options)
+    return feeder.steps, [look(feeder) for _ in range(2)]
 
 
 class Mute(IterableDataset):
@@ -61,16 +61,16 @@ class Stream(Mute):
 
 
 def streams():
-    feeds = [
-        Feed(DataLoader(Stream(7), batch_size=2), part=part()),
-        Feed(DataLoader(Mute(3)), part=part()),
+    feeders = [
+        BatchFeeder(DataLoader(Stream(7), batch_size=2), part=part()),
+        BatchFeeder(DataLoader(Mute(3)), part=part()),
     ]
-    return [look(feed) for feed in feeds]
+    return [look(feeder) for feeder in feeders]
 
 
 def empty_on_one():
     try:
-        list(Feed(iter([torch.zeros(1)] * dist.rank()), part=part()))
+        list(BatchFeeder(iter([torch.zeros(1)] * dist.rank()), part=part()))
     except ValueError as error:
         return str(error)
     return None
@@ -78,7 +78,7 @@ def empty_on_one():
 
 def empty_by_length_on_one():
     try:
-        Feed([torch.zeros(1)] * dist.rank(), part=part())
+        BatchFeeder([torch.zeros(1)] * dist.rank(), part=part())
     except ValueError as error:
         return str(error)
     return None
@@ -88,23 +88,23 @@ def continued(counts):
     """Whether every place of a pass over uneven data, idle ones too, is continued exactly."""
 
     def make():
-        return Feed(batches_of(dist.rank(), counts[dist.rank()]), 2, part=part())
+        return BatchFeeder(batches_of(dist.rank(), counts[dist.rank()]), 2, part=part())
 
-    def steps(feed, saves):
+    def steps(feeder, saves):
         found = []
-        for window in feed:
-            found.append(([b.tolist() for b in window], feed.idle, feed.exhausted, drawn()))
-            saves.append((copy.deepcopy(feed.state_dict()), random_state()))
+        for window in feeder:
+            found.append(([b.tolist() for b in window], feeder.idle, feeder.exhausted, drawn()))
+            saves.append((copy.deepcopy(feeder.state_dict()), random_state()))
         return found
 
     seed_all(dist.rank())
     saves = []
     whole = steps(make(), saves)
     for at, (state, random) in enumerate(saves):
-        feed = make()
-        feed.load_state_dict(state)
+        feeder = make()
+        feeder.load_state_dict(state)
         set_random_state(random)
-        assert steps(feed, []) == whole[at + 1 :], at
+        assert steps(feeder, []) == whole[at + 1 :], at
     return len(whole)
 
 
@@ -113,20 +113,20 @@ def without_a_word():
     torch.manual_seed(dist.rank())
     data = torch.arange(10)
     sampler = DistributedSampler(data, shuffle=False)
-    feeds = [
-        Feed(DataLoader(data, batch_size=2, shuffle=True), part=part()),
-        Feed(DataLoader(data, batch_size=2, sampler=sampler), part=part()),
+    feeders = [
+        BatchFeeder(DataLoader(data, batch_size=2, shuffle=True), part=part()),
+        BatchFeeder(DataLoader(data, batch_size=2, sampler=sampler), part=part()),
     ]
-    seen = [look(feed) for feed in feeds] if dist.rank() == 0 else None
-    order = [batch.tolist() for window in feeds[0] for batch in window]
+    seen = [look(feeder) for feeder in feeders] if dist.rank() == 0 else None
+    order = [batch.tolist() for window in feeders[0] for batch in window]
     return seen, order
 
 
 def two_read_each_part():
-    mine = Part(dist.rank() // 2, 2)
-    lists = Feed(batches_of(mine.index, 1 + mine.index), part=mine)
-    single = Feed(DataLoader(torch.zeros(3, 5), batch_size=None), part=mine)
-    return [[(idle, whole) for _, idle, whole, _ in look(feed)] for feed in (lists, single)]
+    mine = DataShard(dist.rank() // 2, 2)
+    lists = BatchFeeder(batches_of(mine.index, 1 + mine.index), part=mine)
+    single = BatchFeeder(DataLoader(torch.zeros(3, 5), batch_size=None), part=mine)
+    return [[(idle, whole) for _, idle, whole, _ in look(feeder)] for feeder in (lists, single)]
 
 
 def gathered(by_sample):
@@ -134,8 +134,8 @@ def gathered(by_sample):
     seed_all(1)
     data = TensorDataset(torch.rand(11, 2), torch.arange(11))
     loader = DataLoader(data, batch_size=2, shuffle=True)
-    feed = Feed(stoker_data.by_sample(loader) if by_sample else loader, part=part())
+    feeder = BatchFeeder(stoker_data.by_sample(loader) if by_sample else loader, part=part())
     found = []
-    for feed.epoch in range(2):
-        found += [[column.tolist() for column in batch] for window in feed for batch in window]
+    for feeder.epoch in range(2):
+        found += [[column.tolist() for column in batch] for window in feeder for batch in window]
     return found, drawn()

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from layouts import Break, made, with_dropout
 from stoker import Hook, Layout, Trainer, hooks
 from stoker.checkpoint import Checkpoints
+from stoker.core.errors import CheckpointError
+from stoker.core.log import get_logger
 from stoker.data import unshared
-from stoker.errors import CheckpointError
 from stoker.events import Csv, JsonLines, TensorBoard
-from stoker.log import get_logger
 from toys import samples
 
 
@@ -70,7 +70,7 @@ def by_number(engine: Any, batch: Any) -> Any:
 class Seen(Hook):
     """The numbers of the samples of every step."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self) -> None:
         self.numbers: list[list[int]] = []
@@ -162,7 +162,7 @@ def with_writers(folder: Path) -> Any:
     """A run with every writer; which files each process wrote, and which are there after a save."""
     there: list[bool] = []
     look = hooks.Callback(
-        name="look", after_step=lambda run: run.ask("save") if run.step == 2 else None
+        name="look", after_step=lambda run: run.request("save") if run.step == 2 else None
     )
     stock = [
         hooks.Loss(), hooks.LR(), MainOnly(), look, hooks.LogFile(), hooks.SaveWeights(),

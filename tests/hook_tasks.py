@@ -40,7 +40,7 @@ def with_hooks(layout: Layout | None, folder: Path) -> dict[str, Any]:
     note = hooks.Callback(
         after_step=lambda run: norms.append(float(run.events.latest()["grad_norm"][0]))
     )
-    note.alike = True
+    note.same_on_all_ranks = True
     best = hooks.KeepBest("val/loss")
     stock = [
         hooks.Loss(), hooks.GradNorm(), hooks.NaNGuard(), hooks.EMA(0.7), best, hooks.LR(),
@@ -181,7 +181,7 @@ def interrupted(rank: int) -> Any:
             os.kill(os.getpid(), signal.SIGINT)
 
     note = hooks.Callback(after_step=act)
-    note.alike = True
+    note.same_on_all_ranks = True
     run = Trainer(engine_of(Layout(replicate=2)), [note])
     history = run.fit(_loader(run.engine), max_steps=100_000)
     return run.run.step, history.stop_reason

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 import torch._dynamo
 
-import stoker.checkpoint.divide  # noqa: F401  # each fork would import both
+import stoker.checkpoint.sharding.planner  # noqa: F401  # each fork would import both
 from killed import Halt, result, train
-from stoker import dist
+from stoker.core import dist
 
 RANKS = (0, 1)
 SECONDS = 60
@@ -30,7 +30,7 @@ def _child(rank, port, folder, pipe, where, how):
     halt = [Halt(kind, point if doomed == rank else -1, pipe)] if halts else []
     try:
         made = train(folder, halt=halt, size=85, **how)
-        dist.any_true(True)  # now rank 0 has written everything
+        dist.any_rank(True)  # now rank 0 has written everything
         torch.save(result(folder, made), _results(folder, rank))
         dist.disconnect()
         pipe.send(None)

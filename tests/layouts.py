@@ -48,7 +48,7 @@ def trained(layout: Layout | None = None, accumulate: int = 1, epochs: int = 2, 
 class Break(hooks.Hook):
     """Ends the run with an error after so many steps."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -99,7 +99,7 @@ def asking(folder: Path, ask: str) -> Any:
 
     def act(run):
         if dist.get_rank() == 1 and run.step == 3 and ask != "skip":
-            run.stop("rank 1 has seen enough") if ask == "stop" else run.ask(ask)
+            run.stop("rank 1 has seen enough") if ask == "stop" else run.request(ask)
 
     def skip(run):
         if dist.get_rank() == 1 and run.step == 2 and "skipped" not in done and ask == "skip":
@@ -130,7 +130,7 @@ def signalled(folder: Path, number: int, rank: int) -> Any:
             os.kill(os.getpid(), number)
 
     noisy = hooks.Callback(name="signal", after_step=act)
-    noisy.alike = True
+    noisy.same_on_all_ranks = True
     run = Trainer(made(), [hooks.Loss(), hooks.Checkpoint(None, keep=None), noisy], run_dir=folder)
     try:
         run.fit([mine(batch) for batch in data()] * 2000, max_steps=5000)

@@ -86,5 +86,5 @@ def going_on(
     averages = next((h.state_dict()["average"] for h in run.hooks if h.name == "EMA"), {})
     rows = (folder / "metrics.jsonl").read_text().splitlines() if stock else []
     rows = [row[: row.index('"time"')] for row in rows]
-    state = engine.arrangement.whole(averages)
+    state = engine.parallel_model.whole(averages)
     return engine.weights(), state, list(run.history), rows, torch.rand(2)

@@ -20,8 +20,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.data import Feed
-from stoker.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.data import BatchFeeder
 
 SIZE = 20
 
@@ -137,7 +137,7 @@ def loader_of(
 class Saved(NamedTuple):
     step: int
     epoch: int
-    feed: dict[str, Any]
+    feeder: dict[str, Any]
     random: dict[str, Any]
 
 
@@ -147,7 +147,7 @@ def drawn() -> tuple[float, ...]:
 
 
 def train(
-    feed: Feed,
+    feeder: BatchFeeder,
     *,
     epochs: int = 3,
     begin: int = 0,
@@ -161,23 +161,25 @@ def train(
     def save(epoch: int) -> None:
         if saves is not None:
             with undisturbed():
-                state = copy.deepcopy(feed.state_dict())
+                state = copy.deepcopy(feeder.state_dict())
             saves.append(Saved(len(steps), epoch, state, random_state()))
 
     for epoch in range(begin, epochs):
-        feed.epoch = epoch
-        for window in feed:
-            steps.append(([batch.tolist() for batch in window], feed.position, drawn()))
+        feeder.epoch = epoch
+        for window in feeder:
+            steps.append(([batch.tolist() for batch in window], feeder.position, drawn()))
             look()
-            if len(steps) % every == 0 or feed.exhausted:
+            if len(steps) % every == 0 or feeder.exhausted:
                 save(epoch)
-        assert feed.exhausted
+        assert feeder.exhausted
         save(epoch + 1)
-    own = [g.get_state().tolist() for g in feed.generators()]
+    own = [g.get_state().tolist() for g in feeder.generators()]
     return [*steps, (drawn(), own)]
 
 
-def assert_exact(make: Callable[[], Feed], *, epochs: int = 3, **options: Any) -> list[Saved]:
+def assert_exact(
+    make: Callable[[], BatchFeeder], *, epochs: int = 3, **options: Any
+) -> list[Saved]:
     """Every place that can be saved is continued with the bits of the whole run."""
     saves: list[Saved] = []
     seed_all(1)
@@ -185,11 +187,11 @@ def assert_exact(make: Callable[[], Feed], *, epochs: int = 3, **options: Any) -
     assert len(saves) > epochs
     for save in saves:
         seed_all(99)
-        feed = make()
-        feed.load_state_dict(copy.deepcopy(save.feed))
-        assert plain(feed.state_dict()) == plain(save.feed)
+        feeder = make()
+        feeder.load_state_dict(copy.deepcopy(save.feeder))
+        assert plain(feeder.state_dict()) == plain(save.feeder)
         set_random_state(save.random)
-        assert train(feed, begin=save.epoch, epochs=epochs) == whole[save.step :], save[:2]
+        assert train(feeder, begin=save.epoch, epochs=epochs) == whole[save.step :], save[:2]
     return saves
 
 

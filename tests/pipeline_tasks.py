@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torchmetrics import classification
 
 from stoker import Engine, Hook, Layout, Output, Run, Trainer, hooks
-from stoker.engine.pipeline import PipelineSchedule
+from stoker.core.tree import batch_size, cut
+from stoker.engine.pipeline_schedule import PipelineSchedule
 from stoker.engine.schedule import PlainSchedule
-from stoker.parallel.pipeline import Stages, split_model
+from stoker.parallel.pipeline.stages import Stages, split_model
 from stoker.step import as_output, as_step
-from stoker.tree import batch_size, cut
 
 
 class Net(nn.Module):
@@ -190,9 +190,11 @@ def looks(kind: Any, sizes: list[int]) -> list[Any]:
     schedule, step, found = PipelineSchedule(kind, 4), as_step(None), []
     for size in sizes:
         data = batch("mlp", size, 0)
-        judged = schedule.look(engine, data, step.val_forward)
-        predicted = schedule.look(engine, data[0], step.predict)
-        found.append(None if judged is None else (judged.loss, judged.outputs, predicted))
+        compute_loss = schedule.forward_only(engine, data, step.val_forward)
+        predicted = schedule.forward_only(engine, data[0], step.predict)
+        found.append(
+            None if compute_loss is None else (compute_loss.loss, compute_loss.outputs, predicted)
+        )
     return found
 
 
@@ -240,7 +242,7 @@ def sharded_stages(name: str, kind: Any) -> Any:
     """Gradients where each stage is in two shards, each with its half of every batch."""
     engine = piped(build(name), kind, shard=2)
     batches = [batch(name, 16, seed) for seed in range(2)]
-    mine = [cut(data, 2)[engine.arrangement.part] for data in batches]
+    mine = [cut(data, 2)[engine.parallel_model.part] for data in batches]
     schedule = PipelineSchedule(kind, 4)
     for _ in range(2):
         one_step(engine, schedule, mine, None if name == "mlp" else mean_over_samples)
@@ -250,7 +252,7 @@ def sharded_stages(name: str, kind: Any) -> Any:
 def copied_stages(kind: Any) -> Any:
     """Gradients where there are two of each stage, each with its half of every batch."""
     engine = piped(build("tied"), kind, replicate=2)
-    mine = [cut(batch("tied", 16, seed), 2)[engine.arrangement.part] for seed in range(2)]
+    mine = [cut(batch("tied", 16, seed), 2)[engine.parallel_model.part] for seed in range(2)]
     one_step(engine, PipelineSchedule(kind, 4), mine, net_step)
     return gradients(engine)
 
@@ -295,7 +297,7 @@ def faults() -> dict[str, str]:
     """What is said to steps that a pipeline cannot run, in a pipeline of one process."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
-    engine.arrangement.stages = split_model(engine.model, group)
+    engine.parallel_model.stages = split_model(engine.model, group)
     schedule = PipelineSchedule("1f1b", 2)
 
     def draws(engine: Engine, batch: Any) -> Tensor:
@@ -321,7 +323,7 @@ def told_of_a_size() -> list[str]:
     """What is logged where the first batch does not divide, and where only a later one does not."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
-    engine.arrangement.stages = split_model(engine.model, group)
+    engine.parallel_model.stages = split_model(engine.model, group)
     told: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]

@@ -11,8 +11,8 @@ from torch import nn
 
 from pool import pool
 from stoker import Engine, Output, Trainer, hooks
+from stoker.core.log import get_logger
 from stoker.events import JsonLines
-from stoker.log import get_logger
 from toys import batches, engine, net, sgd, trainer
 
 

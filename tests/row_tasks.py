@@ -198,7 +198,7 @@ def every_uneven(layout: Layout | None) -> Any:
     }
 
 
-def judged(layout: Layout | None) -> Any:
+def compute_loss(layout: Layout | None) -> Any:
     """Results over data that does not divide, of a loader that is divided and of lists."""
     model = net()
     counts: Counter[int] = Counter()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker import Engine, Hook, Trainer, hooks
-from stoker.counts import counted
+from stoker.core.op_counter import counted
 
 STEPS = 100
 
@@ -181,8 +181,8 @@ def test_a_cost_report_that_has_measured_adds_not_one_call_to_a_step():
 def test_memory_stays_flat_however_many_steps(given):
     held = []
 
-    class Look(Hook):
-        alike = True
+    class ValidationRecord(Hook):
+        same_on_all_ranks = True
 
         def after_step(self, run: Any) -> None:
             if run.step in (1000, 6000):
@@ -191,7 +191,7 @@ def test_memory_stays_flat_however_many_steps(given):
 
     tracemalloc.start()
     try:
-        trained(lambda: [*given(), Look()])([BATCH] * 6000)
+        trained(lambda: [*given(), ValidationRecord()])([BATCH] * 6000)
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < 16_384, "one number per step would be 120,000 bytes"

@@ -6,9 +6,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from config.project import project
-from stoker import Engine, Trainer, hooks, seed
+from stoker import Engine, Trainer, hooks
+from stoker.build import build_job
 from stoker.config import Config, ConfigError, L, load
-from stoker.defaults import assemble
+from stoker.core import seed
 from stoker.nn import lr as schedules
 from toys import plain_loop, same_bits
 
@@ -25,7 +26,7 @@ OVERRIDES = [
 
 
 def test_a_run_from_a_config_ends_at_the_bits_of_the_plain_loop(folder):
-    job = assemble(load(folder / "cfg.yaml", OVERRIDES))
+    job = build_job(load(folder / "cfg.yaml", OVERRIDES))
     job.fit()
     import parts
 
@@ -39,7 +40,9 @@ def test_a_run_from_a_config_ends_at_the_bits_of_the_plain_loop(folder):
 
 
 def test_a_run_from_a_config_ends_at_the_bits_of_the_script_with_a_trainer(folder):
-    job = assemble(load(folder / "cfg.yaml", [*OVERRIDES, "run.accumulate=2", "run.clip_norm=0.5"]))
+    job = build_job(
+        load(folder / "cfg.yaml", [*OVERRIDES, "run.accumulate=2", "run.clip_norm=0.5"])
+    )
     job.fit()
     import parts
 
@@ -61,7 +64,7 @@ def test_a_run_from_a_config_ends_at_the_bits_of_the_script_with_a_trainer(folde
 
 def test_the_same_config_twice_ends_at_the_same_bits_and_another_seed_does_not(folder):
     def trained(*more):
-        job = assemble(load(folder / "cfg.yaml", [*OVERRIDES, *more]))
+        job = build_job(load(folder / "cfg.yaml", [*OVERRIDES, *more]))
         job.fit()
         return job.trainer.engine.model
 
@@ -78,24 +81,24 @@ def test_python_and_yaml_configs_end_at_the_same_bits(folder):
         "train_loader = L(torch.utils.data.DataLoader)(L(data)(20), batch_size=4)\n"
         "run = dict(epochs=2, progress=False, dir=None)\n"
     )
-    first = assemble(load(folder / "py_same.py"))
-    second = assemble(load(folder / "cfg.yaml", ["run.dir=null"]))
+    first = build_job(load(folder / "py_same.py"))
+    second = build_job(load(folder / "cfg.yaml", ["run.dir=null"]))
     first.fit()
     second.fit()
     assert same_bits(first.trainer.engine.model, second.trainer.engine.model)
 
 
 def test_hooks_of_the_config_stand_beside_the_usual_ones(folder):
-    kinds = [type(h).__name__ for h in assemble(load(folder / "cfg.yaml")).trainer.hooks]
+    kinds = [type(h).__name__ for h in build_job(load(folder / "cfg.yaml")).trainer.hooks]
     assert {"Loss", "LR", "Timing", "LogFile", "SaveWeights", "Sizes", "Provenance"} <= set(kinds)
     assert "Progress" not in kinds
-    only = assemble(load(folder / "cfg.yaml", ["run.default_hooks=false"])).trainer.hooks
+    only = build_job(load(folder / "cfg.yaml", ["run.default_hooks=false"])).trainer.hooks
     assert [type(h).__name__ for h in only] == ["Provenance", "Sizes"]
 
 
 def test_assembling_writes_nothing(folder):
     before = set(folder.iterdir())
-    assemble(load(folder / "cfg.yaml"))
+    build_job(load(folder / "cfg.yaml"))
     assert {path for path in folder.iterdir() if path.name != "__pycache__"} <= before
 
 
@@ -107,7 +110,7 @@ def test_a_shared_dataset_is_built_once(folder):
         .replace("{_target_: parts.data, count: 20}", "${data}")
         .replace("{_target_: parts.data, count: 10}", "${data}")
     )
-    job = assemble(load(folder / "shared.yaml"))
+    job = build_job(load(folder / "shared.yaml"))
     assert job.train_loader.dataset is job.val_loader.dataset
     import parts
 
@@ -115,7 +118,7 @@ def test_a_shared_dataset_is_built_once(folder):
 
 
 def test_without_training_no_training_data_is_made(folder):
-    job = assemble(load(folder / "cfg.yaml"), training=False)
+    job = build_job(load(folder / "cfg.yaml"), training=False)
     import parts
 
     assert parts.MADE.count("data") == 1
@@ -127,7 +130,7 @@ def test_without_training_no_training_data_is_made(folder):
 def test_several_validation_loaders_have_names(folder):
     one = "{_target_: torch.utils.data.DataLoader, dataset: {_target_: parts.data}, batch_size: 5}"
     loaders = f"val_loader={{near: {one}, far: {one}}}"
-    job = assemble(load(folder / "cfg.yaml", [loaders, "run.dir=null"]))
+    job = build_job(load(folder / "cfg.yaml", [loaders, "run.dir=null"]))
     row = job.fit()[-1]
     assert any("near" in name for name in row)
     assert any("far" in name for name in row)
@@ -143,14 +146,14 @@ def test_a_step_of_the_config_is_used(folder):
         "        output.scalars['mine'] = 7.0\n        return output\n"
     )
     config = load(folder / "cfg.yaml", ["step={_target_: ownstep.Mine}", "run.dir=null"])
-    assert assemble(config).fit()[-1]["train/mine"] == 7.0
+    assert build_job(config).fit()[-1]["train/mine"] == 7.0
 
 
 def test_the_folder_of_a_run_is_named_by_the_run_or_the_file(folder):
     config = load(folder / "cfg.yaml")
-    assert str(assemble(config).trainer.run.dir) == "runs/cfg"
+    assert str(build_job(config).trainer.run.dir) == "runs/cfg"
     config.override("run.name=mine", "run.dir=elsewhere")
-    assert str(assemble(config).trainer.run.dir) == "elsewhere/mine"
+    assert str(build_job(config).trainer.run.dir) == "elsewhere/mine"
 
 
 def test_an_error_of_a_part_names_its_place(folder):
@@ -163,5 +166,5 @@ def test_an_error_of_a_part_names_its_place(folder):
         }
     )
     with pytest.raises(RuntimeError) as caught:
-        assemble(config)
+        build_job(config)
     assert "while 'model' was built (test_defaults.py:" in "".join(caught.value.__notes__)

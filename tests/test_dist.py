@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stoker.dist import place_in
+from stoker.core.dist import place_in
 
 MEETING = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 SLURM = {
@@ -100,13 +100,13 @@ def test_a_place_that_is_half_given_is_refused_and_not_taken_for_none(missing, w
 
 SCRIPT = """
 import json
-from stoker import dist
+from stoker.core import dist
 dist.connect()
-found = dist.gathered(dist.rank())
+found = dist.all_gather_object(dist.rank())
 if dist.is_main():
-    print(json.dumps([found, dist.all_sum(1.0)]))
+    print(json.dumps([found, dist.all_reduce_sum(1.0)]))
 else:
-    dist.all_sum(1.0)
+    dist.all_reduce_sum(1.0)
 """
 
 

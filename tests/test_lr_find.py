@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from stoker import Engine, Trainer
-from stoker.lr_find import lr_find
-from stoker.seed import random_state
+from stoker.cli.lr_sweep import lr_find
+from stoker.core.seed import random_state
 from toys import loader, net, same_bits, trainer
 
 

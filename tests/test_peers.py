@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from stoker.build import assembled
 from stoker.config import load
-from stoker.defaults import assembled
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,10 +7,10 @@ import torch
 
 from config.project import project
 from stoker import hooks
+from stoker.build import build_job
 from stoker.config import load
-from stoker.defaults import assemble
-from stoker.hooks.dispatch import HookList
-from stoker.provenance import environment, git_state
+from stoker.hooks.base.dispatch import HookList
+from stoker.rundir.provenance import environment, git_state
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_environment_has_command_versions_and_hardware(folder, monkeypatch):
 def test_a_run_keeps_its_config_and_environment(repository):
     (repository / "parts.py").write_text((repository / "parts.py").read_text() + "# edited\n")
     config = load("cfg.yaml", ["optimizer.lr=0.25", "lr_scheduler=cosine"])
-    assemble(config).fit()
+    build_job(config).fit()
     made = repository / "runs" / "cfg"
     again = load(made)
     assert again.tree == config.resolved()
@@ -103,7 +103,7 @@ def test_a_run_keeps_its_config_and_environment(repository):
 
 def test_a_run_that_fails_before_its_first_step_leaves_nothing(folder):
     model = "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
-    job = assemble(load(folder / "cfg.yaml", [model]))
+    job = build_job(load(folder / "cfg.yaml", [model]))
     with pytest.raises(RuntimeError):
         job.fit()
     assert not (folder / "runs" / "cfg").exists()
@@ -113,7 +113,7 @@ def test_both_are_there_when_a_run_fails_later(folder):
     def fail(run):
         raise RuntimeError(f"at step {run.step}")
 
-    job = assemble(load(folder / "cfg.yaml"))
+    job = build_job(load(folder / "cfg.yaml"))
     job.trainer.hooks = HookList(
         [*job.trainer.hooks, hooks.Callback(after_step=fail)], job.trainer.run
     )

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker import Every, seed_all, tree
-from stoker.errors import did_you_mean
-from stoker.log import LogFile, get_logger
-from stoker.seed import undisturbed
+from stoker import Every, seed_all
+from stoker.core import tree
+from stoker.core.errors import did_you_mean
+from stoker.core.log import LogFile, get_logger
+from stoker.core.seed import undisturbed
 
 
 @given(st.integers(1, 50), st.integers(0, 500))

@@ -178,7 +178,7 @@ def test_t24_validation_by_steps_is_not_made_at_step_0_and_not_twice(every, expe
 
 def test_validation_by_the_clock(monkeypatch):
     clock = iter(range(0, 100_000, 25))
-    monkeypatch.setattr("stoker.dist.now", lambda: next(clock))
+    monkeypatch.setattr("stoker.core.dist.now", lambda: next(clock))
     seen = []
     look = Callback(before_val=lambda run: seen.append(run.step))
     trainer(look).fit(batches(40), batches(4), epochs=1, validate_every="1min")
@@ -558,8 +558,8 @@ def test_t16_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
 
     def ask(run):
         if run.step == 3:
-            for wish in ("evaluate", "log", "save"):
-                run.ask(wish)
+            for request in ("evaluate", "log", "save"):
+                run.request(request)
 
     run = Trainer(
         engine(),
@@ -605,7 +605,7 @@ def test_t16_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
 
 def test_asking_for_something_unknown_is_refused():
     with pytest.raises(ValueError, match="did you mean 'evaluate'"):
-        trainer().run.ask("evaluat")
+        trainer().run.request("evaluat")
 
 
 def test_t16_stop_training_from_a_hook():
@@ -781,9 +781,9 @@ def test_an_evaluation_inside_a_step_leaves_the_step_as_it_was():
 
     class Looks(Hook):
         def after_step(self, run):
-            before = (run.batches, run.outputs, run.sizes, run.feed)
-            run_trainer._validate({"val": __import__("stoker").data.Feed(batches(4))})
-            after = (run.batches, run.outputs, run.sizes, run.feed)
+            before = (run.batches, run.outputs, run.sizes, run.feeder)
+            run_trainer._validate({"val": __import__("stoker").data.BatchFeeder(batches(4))})
+            after = (run.batches, run.outputs, run.sizes, run.feeder)
             seen.append(all(a is b for a, b in zip(before, after, strict=True)))
 
     run_trainer = trainer(Looks())
@@ -1063,12 +1063,12 @@ def test_looking_afterwards_does_not_forget_why_a_run_stopped():
 def test_wishes_made_after_an_epoch_are_served_there_and_end_there():
     served = []
     ask = Callback(
-        after_train_epoch=lambda run: run.ask("evaluate"),
+        after_train_epoch=lambda run: run.request("evaluate"),
         before_val=lambda run: served.append(run.step),
-        after_epoch=lambda run: run.ask("save"),
+        after_epoch=lambda run: run.request("save"),
     )
     saves = []
-    look = Callback(name="look", after_step=lambda run: saves.append(run.asked("save")))
+    look = Callback(name="look", after_step=lambda run: saves.append(run.requested("save")))
     trainer(ask, look).fit(batches(), batches(4), epochs=2, validate_every=None)
     assert served == [5, 10]
     assert not any(saves)

@@ -8,15 +8,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
-from stoker.data import Feed
+from stoker.core.errors import did_you_mean
+from stoker.core.requests import Request, Requests
+from stoker.core.tree import batch_size
+from stoker.core.types import Batch, Output, Scalar
+from stoker.data import BatchFeeder
 from stoker.engine import Engine
 from stoker.engine.schedule import mean_loss
-from stoker.errors import did_you_mean
 from stoker.events import EventStorage
-from stoker.folder import GoesOn, RunFolder, has_checkpoints
-from stoker.requests import Requests, Wish
-from stoker.tree import batch_size
-from stoker.types import Batch, Output, Scalar
+from stoker.rundir.folder import MayContinue, RunFolder, has_checkpoints
 
 Task: TypeAlias = Literal["fit", "evaluate", "predict"]
 
@@ -59,12 +59,12 @@ class Run:
         "batches",
         "calls",
         "checked",
+        "current_epoch",
         "engine",
         "epoch",
-        "epoch_in_hand",
         "error",
         "events",
-        "feed",
+        "feeder",
         "fire",
         "max_epochs",
         "max_steps",
@@ -89,12 +89,12 @@ class Run:
         self.calls: Mapping[str, Collection[object]] = defaultdict(tuple)
         self.step = 0
         self.epoch = 0
-        self.epoch_in_hand = 0
+        self.current_epoch = 0
         self.samples = 0
         self.max_epochs: int | None = None
         self.max_steps: int | None = None
         self.steps_per_epoch: int | None = None
-        self.feed: Feed | None = None
+        self.feeder: BatchFeeder | None = None
         self.metrics: dict[str, float] = {}
         self.val_name = "val"
         self.val_names: tuple[str, ...] = ()
@@ -123,16 +123,18 @@ class Run:
         """End the run after the step in hand, in all processes. The first reason given is kept."""
         self.requests.stop(reason)
 
-    def ask(self, wish: Wish) -> None:
+    def request(self, request: Request) -> None:
         """Have something done after the step in hand: "evaluate", "log", "save", "end_epoch"."""
-        if wish not in get_args(Wish):
-            near = did_you_mean(str(wish), get_args(Wish))
-            raise ValueError(f"a run cannot be asked to {wish!r}{near} (it takes {get_args(Wish)})")
-        self.requests.ask(wish)
+        if request not in get_args(Request):
+            near = did_you_mean(str(request), get_args(Request))
+            raise ValueError(
+                f"a run cannot be asked to {request!r}{near} (it takes {get_args(Request)})"
+            )
+        self.requests.add(request)
 
-    def asked(self, wish: Wish) -> bool:
+    def requested(self, request: Request) -> bool:
         """Whether someone has asked for it since the last step."""
-        return wish in self.wishes
+        return request in self.requests.active
 
     def skip_update(self, reason: str) -> None:
         """From ``before_update``: leave out the update, which then does not count as a step."""
@@ -164,13 +166,13 @@ class Run:
     @property
     def expected(self) -> float:
         """The samples of the step in hand in a process that has its even share of them."""
-        assert self.feed is not None
-        return self.feed.whole(self.sizes) / self.engine.arrangement.parts
+        assert self.feeder is not None
+        return self.feeder.whole(self.sizes) / self.engine.parallel_model.parts
 
     @property
     def wishes(self) -> set[str]:
         """What was asked for and comes true with the step in hand."""
-        return self.requests.granted
+        return self.requests.active
 
     @property
     def stop_reason(self) -> str | None:
@@ -201,7 +203,7 @@ class Run:
         return (
             requests.stop_reason is not None
             or self.step == self.max_steps
-            or "end_epoch" in requests.granted
+            or "end_epoch" in requests.active
         )
 
     @property
@@ -219,7 +221,7 @@ class Run:
 
     # What the loop does
 
-    def begin(self, task: Task, goes_on: GoesOn | None = None) -> None:
+    def begin(self, task: Task, goes_on: MayContinue | None = None) -> None:
         """A task begins: what the last one left is forgotten, and the folder has its name.
 
         The folder of a run that ``goes_on`` is taken as it is; of one with checkpoints, when not
@@ -231,17 +233,17 @@ class Run:
         if self._folder is not None:
             self._folder.choose(goes_on or has_checkpoints)
 
-    def begin_epoch(self, feed: Feed) -> None:
+    def begin_epoch(self, feeder: BatchFeeder) -> None:
         """Take up a pass over the training data; results are those of this epoch."""
-        self.feed, self.metrics, self.epoch_in_hand = feed, {}, self.epoch + 1
-        feed.epoch = self.epoch
+        self.feeder, self.metrics, self.current_epoch = feeder, {}, self.epoch + 1
+        feeder.epoch = self.epoch
 
     def end_epoch(self) -> bool:
         """Let go of the last step, and count the epoch if it was whole; whether it was."""
-        assert self.feed is not None
-        whole = self.feed.exhausted or "end_epoch" in self.wishes
+        assert self.feeder is not None
+        whole = self.feeder.exhausted or "end_epoch" in self.requests.active
         if whole:
-            self.feed.end_pass()
+            self.feeder.end_pass()
         self.drop_step()
         self.epoch += whole
         return whole
@@ -251,7 +253,7 @@ class Run:
         self.batches = batches
         self.sizes = list(map(batch_size, batches))
         self.outputs = []
-        if self.feed is not None and (idle := self.feed.idle):
+        if self.feeder is not None and (idle := self.feeder.idle):
             self.sizes[-idle:] = [0] * idle
 
     def add_output(self, output: Output, size: int | None = None) -> None:
@@ -270,15 +272,15 @@ class Run:
         if self.updated:
             self.step += 1
         self.events.step = self.step
-        assert self.feed is not None
-        self.samples += self.feed.whole(self.sizes)
+        assert self.feeder is not None
+        self.samples += self.feeder.whole(self.sizes)
 
     def end_step(self) -> None:
         """Let go of the step in hand, and of its tensors."""
         del self.batches, self.sizes, self.outputs
         self.skip_reason = None
-        if self.requests.granted:
-            self.requests.granted.clear()
+        if self.requests.active:
+            self.requests.active.clear()
 
     def drop_step(self) -> None:
         """The same for a step that was left before its end, if there is one."""
@@ -286,21 +288,21 @@ class Run:
             if hasattr(self, name):
                 delattr(self, name)
         self.skip_reason = None
-        self.wishes.clear()
+        self.requests.active.clear()
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Within it, another step may be taken in hand; afterwards this one is there again."""
-        names = ("batches", "sizes", "outputs", "feed", "skip_reason")
+        names = ("batches", "sizes", "outputs", "feeder", "skip_reason")
         kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        wishes, self.requests.granted = self.requests.granted, set()
+        wishes, self.requests.active = self.requests.active, set()
         try:
             yield
         finally:
             self.drop_step()
             for name, value in kept.items():
                 setattr(self, name, value)
-            self.requests.granted = wishes
+            self.requests.active = wishes
 
 
 def _nobody_listens(point: str) -> None:

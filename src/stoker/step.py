@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, isfinite
 
+from stoker.core.errors import NonFiniteError
+from stoker.core.tree import describe
+from stoker.core.types import Batch, Output
 from stoker.engine import Engine, PlainSchedule, Schedule
 from stoker.engine.batch import (
     call,
@@ -16,10 +19,7 @@ from stoker.engine.batch import (
     supervised,
 )
 from stoker.engine.schedule import Forward
-from stoker.errors import NonFiniteError
 from stoker.run import Run
-from stoker.tree import describe
-from stoker.types import Batch, Output
 
 
 class Step:
@@ -248,7 +248,7 @@ def owner_of(step: Any, schedule: Schedule | None) -> Step:
     return owner
 
 
-def judged(step: Step, result: Any) -> Output:
+def compute_loss(step: Step, result: Any) -> Output:
     """What a validation forward returned, as an `Output` that has something to judge."""
     output = result if isinstance(result, Output) else as_output(step, result, "val_forward")
     if output.loss is None and output.outputs is None:
@@ -263,7 +263,7 @@ def predicted(step: Step, run: Run, batches: Sequence[Batch], predict: Forward) 
     """What the model makes of a batch, as the hooks leave it; None where others have it."""
     run.begin_step(batches)
     run.fire("before_predict_step")
-    outputs = step.schedule.look(run.engine, batches[0], predict)
+    outputs = step.schedule.forward_only(run.engine, batches[0], predict)
     if outputs is not None:
         run.add_output(Output(outputs=outputs))
     run.fire("after_predict_step")

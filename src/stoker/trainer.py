@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker import dist
 from stoker import hooks as stock
-from stoker.data import Feed, Part
-from stoker.data.feed import LastWindow, Loaders, count_of, take, val_feeds_of
+from stoker.core import dist
+from stoker.core.errors import Preempted
+from stoker.core.every import Every
+from stoker.core.log import get_logger
+from stoker.core.seed import seed_part, undisturbed
+from stoker.core.tree import concatenate, map_tensors
+from stoker.core.types import Batch
+from stoker.data import BatchFeeder, DataShard
+from stoker.data.feeder import LastWindow, Loaders, count_of, take, val_feeders_of
 from stoker.engine import Engine, Schedule, schedule_of
-from stoker.engine.check import check_trainable
-from stoker.errors import Preempted
+from stoker.engine.checks import check_trainable
 from stoker.events import History
-from stoker.every import Every
-from stoker.folder import GoesOn, RunFolder
-from stoker.hooks.agree import agreeing
-from stoker.hooks.dispatch import HookList, check_hooks
-from stoker.hooks.hook import Hook
-from stoker.interrupt import listening
-from stoker.keeper import Keeper, Look
-from stoker.log import get_logger
+from stoker.hooks.base.agreement import agreeing
+from stoker.hooks.base.dispatch import HookList, check_hooks
+from stoker.hooks.base.hook import Hook
+from stoker.resume.capture import RunState
+from stoker.resume.lookup import find_checkpoint, load_checkpoint
+from stoker.resume.manager import CheckpointManager, ValidationRecord
+from stoker.resume.signals import listening
 from stoker.run import Run, Task
-from stoker.saved import find_checkpoint, goes_on_with, load_checkpoint
-from stoker.seed import seed_part, undisturbed
-from stoker.state import RunState
-from stoker.step import judged, owner_name, owner_of, predicted
-from stoker.tree import concatenate, map_tensors
-from stoker.types import Batch
+from stoker.rundir.folder import MayContinue, RunFolder, may_continue_with
+from stoker.step import compute_loss, owner_name, owner_of, predicted
 
 _log = get_logger()
 
@@ -90,9 +90,9 @@ class Trainer:
         self.history = History()
         given = check_hooks(stock.default() if hooks is None else hooks)
         self.hooks = HookList(agreeing(given), self.run)
-        self._last_look = Look(-1, dist.now(), 0.0)
+        self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
         self._attached = self._busy = self._dev_run = False
-        self._keeper: Keeper
+        self._manager: CheckpointManager
         self._loaded: Path | None = None
 
     # The loop
@@ -138,23 +138,25 @@ class Trainer:
             epochs, max_steps = self.run.epoch + 1, None
         self._dev_run = bool(fast_dev_run)
         part, last, limit = self.engine.part, self.last_window, limit_train_batches
-        feed = Feed(train_loader, self.accumulate, last_window=last, limit=limit, part=part)
-        val_feeds = val_feeds_of(val_loader, limit_val_batches, part)
+        feeder = BatchFeeder(
+            train_loader, self.accumulate, last_window=last, limit=limit, part=part
+        )
+        val_feeders = val_feeders_of(val_loader, limit_val_batches, part)
         every = Every.of(validate_every) if validate_every is not None else None
         run = self.run
         run.max_epochs, run.max_steps = count_of("epochs", epochs), count_of("max_steps", max_steps)
-        run.steps_per_epoch, run.val_names = feed.steps, tuple(val_feeds)
+        run.steps_per_epoch, run.val_names = feeder.steps, tuple(val_feeders)
         self._check_fit()
-        trial = self._trial(feed) if fast_dev_run else nullcontext(self.history)
+        trial = self._trial(feeder) if fast_dev_run else nullcontext(self.history)
         with (
             trial as history,
-            self._running("fit", goes_on_with(resume)) as hooks,
-            self._training(hooks, feed, resume),
+            self._running("fit", may_continue_with(resume)) as hooks,
+            self._training(hooks, feeder, resume),
         ):
             idle = 0
-            while self._keeper.goes_on:
+            while self._manager.goes_on:
                 before = run.step
-                self._train_epoch(feed, val_feeds, every)
+                self._train_epoch(feeder, val_feeders, every)
                 idle = idle + 1 if run.step == before else 0
                 if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
                     run.stop(f"{idle} epochs in a row went by without one update")
@@ -162,16 +164,18 @@ class Trainer:
             raise Preempted
         return history
 
-    def _train_epoch(self, feed: Feed, val_feeds: dict[str, Feed], every: Every | None) -> None:
+    def _train_epoch(
+        self, feeder: BatchFeeder, val_feeders: dict[str, BatchFeeder], every: Every | None
+    ) -> None:
         run, fire, calls, train = self.run, self.run.fire, self.run.calls, self.step.train
-        keeper = self._keeper
+        manager = self._manager
         by_step = every if every is not None and every.unit != "ep" else None
-        run.begin_epoch(feed)
+        run.begin_epoch(feeder)
         fire("before_epoch")
-        if keeper.go_on():
-            self._validate(val_feeds)
-            keeper.after_step(feed)
-        for window in keeper.windows(feed):
+        if manager.go_on():
+            self._validate(val_feeders)
+            manager.after_step(feeder)
+        for window in manager.windows(feeder):
             run.begin_step(window)
             run.events.step = run.step + 1  # what this step puts is put under its number
             if calls["before_step"]:
@@ -180,53 +184,53 @@ class Trainer:
             run.count_step()
             if calls["after_step"]:
                 fire("after_step")
-            if (by_step or run.wishes) and self._validation_due(every):
-                keeper.before_val(feed)
-                self._validate(val_feeds)
-            keeper.after_step(feed)
+            if (by_step or run.requests.active) and self._validation_due(every):
+                manager.before_val(feeder)
+                self._validate(val_feeders)
+            manager.after_step(feeder)
             if run.leaves_epoch:
                 break
             run.end_step()
-        keeper.leaving(feed)
+        manager.leaving(feeder)
         whole = run.end_epoch()
         if whole and self.engine.lr_step == "epoch":
             self.step.adjust_lr(self.engine, run)
         fire("after_train_epoch")
         if self._validation_due(every, whole=whole):
-            self._validate(val_feeds)
+            self._validate(val_feeders)
         fire("after_epoch")
-        if run.asked("evaluate") and run.val_names and self._last_look.step != run.step:
-            self._validate(val_feeds)
-        self.history.append({"epoch": run.epoch_in_hand, "step": run.step, **run.metrics})
-        keeper.after_epoch(feed)
-        run.wishes.clear()
+        if run.requested("evaluate") and run.val_names and self._last_validation.step != run.step:
+            self._validate(val_feeders)
+        self.history.append({"epoch": run.current_epoch, "step": run.step, **run.metrics})
+        manager.after_epoch(feeder)
+        run.requests.active.clear()
 
-    def _validate(self, feeds: dict[str, Feed]) -> dict[str, float]:
+    def _validate(self, feeders: dict[str, BatchFeeder]) -> dict[str, float]:
         run, fire, engine = self.run, self.run.fire, self.engine
-        of_these = tuple(f"{name}/" for name in feeds)
+        of_these = tuple(f"{name}/" for name in feeders)
         run.metrics = {n: value for n, value in run.metrics.items() if not n.startswith(of_these)}
-        generators = [g for feed in feeds.values() for g in feed.generators()]
+        generators = [g for feeder in feeders.values() for g in feeder.generators()]
         val_forward = engine.precision.cast(self.step.val_forward)
         began = perf_counter()
-        engine.arrangement.before_look()
+        engine.parallel_model.before_eval()
         with (
             run.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
             undisturbed(*generators),
         ):
-            for run.val_name, run.feed in feeds.items():
+            for run.val_name, run.feeder in feeders.items():
                 fire("before_val")
-                for window in run.feed:
+                for window in run.feeder:
                     run.begin_step(window)
                     fire("before_val_step")
-                    output = self.step.schedule.look(engine, window[0], val_forward)
+                    output = self.step.schedule.forward_only(engine, window[0], val_forward)
                     if output is not None:
-                        run.add_output(judged(self.step, output))
+                        run.add_output(compute_loss(self.step, output))
                     fire("after_val_step")
                     run.end_step()
                 fire("after_val")
-        self._last_look = Look(run.step, dist.now(), perf_counter() - began)
+        self._last_validation = ValidationRecord(run.step, dist.now(), perf_counter() - began)
         return {name: v for name, v in run.metrics.items() if name.startswith(of_these)}
 
     # Looking at a model
@@ -238,10 +242,10 @@ class Trainer:
 
         Weights, random numbers and the modes of modules are afterwards as before.
         """
-        feeds = val_feeds_of(loader, limit_batches, self.engine.part)
-        self.run.val_names = tuple(feeds)
+        feeders = val_feeders_of(loader, limit_batches, self.engine.part)
+        self.run.val_names = tuple(feeders)
         with self._running("evaluate"):
-            return self._validate(feeds)
+            return self._validate(feeders)
 
     def predict(self, data: Any) -> Any:
         """What the model returns, on the CPU, in every process.
@@ -251,30 +255,32 @@ class Trainer:
         """
         one_batch = isinstance(data, Tensor | tuple | Mapping)
         batches = [(data, None) if isinstance(data, tuple) else data] if one_batch else data
-        feed = Feed(batches, name="data", part=Part() if one_batch else self.engine.part)
+        feeder = BatchFeeder(
+            batches, name="data", part=DataShard() if one_batch else self.engine.part
+        )
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
         gathered = []
-        engine.arrangement.before_look()
+        engine.parallel_model.before_eval()
         with (
             self._running("predict"),
             run.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
-            undisturbed(*feed.generators()),
+            undisturbed(*feeder.generators()),
         ):
-            run.feed, look = feed, self.step.schedule.look
+            run.feeder, look = feeder, self.step.schedule.forward_only
             seen = run.calls["before_predict_step"] or run.calls["after_predict_step"]
             run.fire("before_predict")
-            for window in feed:
+            for window in feeder:
                 if seen:
                     outputs = predicted(self.step, run, window, predict)
                 else:
                     outputs = look(engine, window[0], predict)
-                if outputs is not None and not feed.idle:
+                if outputs is not None and not feeder.idle:
                     gathered.append(map_tensors(Tensor.cpu, outputs) if engine.moves else outputs)
             run.fire("after_predict")
-            gathered = engine.arrangement.joined(gathered, feed.in_order)
+            gathered = engine.parallel_model.joined(gathered, feeder.in_order)
         return gathered[0] if one_batch else concatenate(gathered)
 
     # Saving, beside what the Checkpoint hook does
@@ -282,8 +288,8 @@ class Trainer:
     def save(self, folder: str | Path, *, overwrite: bool = True) -> Path:
         """Save everything the run is as a checkpoint in ``folder``, between two fits."""
         if self._busy:
-            raise RuntimeError("save() was called within a run: a hook calls run.ask('save')")
-        return self._state().save(Path(folder), self._last_look.step, overwrite=overwrite)
+            raise RuntimeError("save() was called within a run: a hook calls run.request('save')")
+        return self._state().save(Path(folder), self._last_validation.step, overwrite=overwrite)
 
     def load(self, path: str | Path) -> None:
         """Take up a checkpoint, or the newest of a folder or run: the next fit goes on from it."""
@@ -303,25 +309,25 @@ class Trainer:
     # Around the loop
 
     @contextmanager
-    def _trial(self, feed: Feed) -> Iterator[History]:
+    def _trial(self, feeder: BatchFeeder) -> Iterator[History]:
         """A fit that leaves no trace: afterwards everything is as before; its own history."""
-        history, last_look = self.history, self._last_look
+        history, last_validation = self.history, self._last_validation
         self.history = History()
         try:
-            with self._state().untouched(feed):
+            with self._state().untouched(feeder):
                 yield self.history
         finally:
-            self.history, self._last_look = history, last_look
+            self.history, self._last_validation = history, last_validation
 
     @contextmanager
-    def _running(self, task: Task, goes_on: GoesOn | None = None) -> Iterator[HookList]:
+    def _running(self, task: Task, goes_on: MayContinue | None = None) -> Iterator[HookList]:
         """The outermost points, and the state they may rely on; the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
         if self._busy:
             raise RuntimeError(
                 f"{task}() was called within a {run.task} in progress: a hook asks for an "
-                "evaluation with run.ask('evaluate')"
+                "evaluation with run.request('evaluate')"
             )
         run.begin(task, goes_on)
         run.fire, run.calls = hooks.fire, hooks.calls
@@ -342,31 +348,33 @@ class Trainer:
                 self.history.stop_reason = run.stop_reason
 
     @contextmanager
-    def _training(self, hooks: HookList, feed: Feed, resume: str | Path) -> Iterator[None]:
+    def _training(self, hooks: HookList, feeder: BatchFeeder, resume: str | Path) -> Iterator[None]:
         """Training mode, signals, the seed, what was saved, and the points around training."""
         run = self.run
-        keeper = Keeper(self._state(), hooks, lambda: self._last_look, self.grace)
-        self._keeper = keeper
+        manager = CheckpointManager(self._state(), hooks, lambda: self._last_validation, self.grace)
+        self._manager = manager
         if not self._dev_run:
-            keeper.take_up(feed, resume, self._loaded if resume == "auto" else None)
-            self._loaded = keeper.later
-        resumed = keeper.resumed
-        validated_at = resumed.validated_at if resumed is not None else self._last_look.step
-        self._last_look = Look(validated_at, dist.now(), self._last_look.took)
-        if keeper.has_nothing_to_do:
+            manager.take_up(feeder, resume, self._loaded if resume == "auto" else None)
+            self._loaded = manager.later
+        resumed = manager.resumed
+        validated_at = resumed.validated_at if resumed is not None else self._last_validation.step
+        self._last_validation = ValidationRecord(
+            validated_at, dist.now(), self._last_validation.took
+        )
+        if manager.has_nothing_to_do:
             _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
             if resumed is None:
                 yield
                 return
         with (
             self.engine.mode(training=True),
-            listening(keeper.interrupts),
+            listening(manager.interrupts),
             hooks.ending("after_train"),
         ):
             if run.step == 0:
-                seed_part(self.seed, self.engine.arrangement.part)
+                seed_part(self.seed, self.engine.parallel_model.part)
             run.fire("before_train")
-            keeper.begin(feed)
+            manager.begin(feeder)
             yield
 
     def _state(self) -> RunState:
@@ -387,11 +395,11 @@ class Trainer:
         ``whole`` is given after an epoch, and says whether it was. Never twice at one step.
         """
         run = self.run
-        if not run.val_names or run.asked("evaluate"):
+        if not run.val_names or run.requested("evaluate"):
             return bool(run.val_names)
-        if every is None or run.step == self._last_look.step:
+        if every is None or run.step == self._last_validation.step:
             return False
         if whole is not None:
             return run.limit_reached or (whole and every.at_epoch(run.epoch))
-        since = dist.now() - self._last_look.when
+        since = dist.now() - self._last_validation.when
         return run.updated and (every.at_step(run.step) or every.at_seconds(since))

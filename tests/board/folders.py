@@ -47,8 +47,8 @@ def said(reason: str, step: int = 20) -> str:
 
 
 def make_checkpoint(run: Path, step: int, data: bytes = b"weights") -> Path:
-    from stoker.checkpoint.files import Record
-    from stoker.checkpoint.manifest import Manifest
+    from stoker.checkpoint.format.manifest import Manifest
+    from stoker.storage.local import Record
 
     folder = run / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True)

@@ -209,8 +209,8 @@ def test_a_manifest_cannot_make_the_board_look_at_files_elsewhere(tmp_path):
     run = make_run(tmp_path / "runs", "one")
     folder = make_checkpoint(run, 10)
     (tmp_path / "secret").write_text("hunter2")
-    from stoker.checkpoint.files import Record
-    from stoker.checkpoint.manifest import Manifest
+    from stoker.checkpoint.format.manifest import Manifest
+    from stoker.storage.local import Record
 
     text = Manifest(10, {}, 1, {"../../../../secret": Record(7, "0" * 32)}).text()
     (folder / "MANIFEST.json").write_text(text)

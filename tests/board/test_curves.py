@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.board.columns import Columns
-from stoker.board.curves import Curves, epochs, means, peaks
+from stoker.board.downsample import Curves, epochs, means, peaks
+from stoker.board.metrics_index import Columns
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 

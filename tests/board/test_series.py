@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from board.folders import rows
-from stoker.board import series
+from stoker.board import metrics_index as series
+from stoker.board.metrics_index import MetricsFile
 from stoker.board.runs import tidy
-from stoker.board.series import MetricsFile
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from board.folders import make_run, said
 from stoker.board.runs import Runs
-from stoker.checkpoint.lock import Lock
+from stoker.storage.lock import Lock
 
 STAMP = "2026-01-01 00:00:00 INFO "
 
@@ -55,7 +55,7 @@ def test_a_run_whose_process_lives_runs_however_quiet_it_is(tmp_path):
 def test_a_run_whose_process_was_killed_is_dead_at_once(tmp_path):
     folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
     (folder / "checkpoints").mkdir()
-    code = f"from stoker.checkpoint.lock import Lock; from pathlib import Path; import os; \
+    code = f"from stoker.storage.lock import Lock; from pathlib import Path; import os; \
 Lock(Path({str(folder / 'checkpoints')!r})).take(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     found = status(tmp_path)

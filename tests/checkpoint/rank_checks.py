@@ -10,8 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from stoker.checkpoint import CheckpointError, Checkpoints, points
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint import CheckpointError, Checkpoints
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.storage import crash_points as points
 
 
 def net() -> nn.Module:
@@ -60,10 +61,13 @@ def shards_of_two(rank: int, folder: Path) -> Any:
             tensor.zero_()
         assert checkpoints.newest() == path
         found = checkpoints.load(path, into=kept)
-    alike = [type(a) is type(b) for a, b in zip(tensors(found.shared), tensors(kept), strict=True)]
+    same_on_all_ranks = [
+        type(a) is type(b) for a, b in zip(tensors(found.shared), tensors(kept), strict=True)
+    ]
     return {
         "equal": all(map(torch.equal, full(found.shared), whole)),
-        "alike": all(alike) and any(isinstance(t, DTensor) for t in tensors(found.shared)),
+        "alike": all(same_on_all_ranks)
+        and any(isinstance(t, DTensor) for t in tensors(found.shared)),
         "own": (found.own["rank"], found.own["rng"].tolist(), found.world_size),
         "whole": whole,
     }

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from checkpoint.states import number_in, state
-from stoker.checkpoint import Checkpoints, points
-from stoker.checkpoint.staging import Staging
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.write.snapshot import Staging
+from stoker.storage import crash_points as points
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import pytest
 
 from checkpoint.states import KILLED, in_child, number_in, own, save, state
-from stoker.checkpoint import CheckpointError, Checkpoints, points
+from stoker.checkpoint import CheckpointError, Checkpoints
+from stoker.storage import crash_points as points
 
 
 def passed_points(folder, script, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint.states import KILLED, fork, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.checkpoint.lock import _started
+from stoker.storage.lock import _started
 
 
 def hold(folder, ready, with_worker=False):

@@ -6,9 +6,9 @@ import torch
 from checkpoint.rank_checks import net, state, tensors, train
 from ranks import found_by_two
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.divide import local_plan, share_among
-from stoker.checkpoint.plan import share_alone
-from stoker.checkpoint.tree import flatten
+from stoker.checkpoint.format.state_tree import flatten
+from stoker.checkpoint.sharding.planner import local_plan, share_among
+from stoker.checkpoint.sharding.write_plan import share_alone
 
 
 def trained():

@@ -12,9 +12,8 @@ from torch import nn
 
 from checkpoint.states import own, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.checkpoint.manifest import NAME, Manifest
-from stoker.checkpoint.tensorfile import Entry, TensorFile
-from stoker.checkpoint.tensors import DTYPES
+from stoker.checkpoint.format.manifest import NAME, Manifest
+from stoker.checkpoint.format.tensor_file import DTYPES, Entry, TensorFile
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stoker.checkpoint import flatten, unflatten
-from stoker.checkpoint.tensors import DTYPES
+from stoker.checkpoint.format.tensor_file import DTYPES
 
 
 def round_trip(state):
@@ -28,8 +28,8 @@ def same(one, other):
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return alike and one.stride() == other.stride() and _bits(one) == _bits(other)
+        same_on_all_ranks = one.dtype == other.dtype and one.shape == other.shape
+        return same_on_all_ranks and one.stride() == other.stride() and _bits(one) == _bits(other)
     if isinstance(one, np.ndarray | np.generic):
         return one.dtype == other.dtype and one.shape == other.shape and bits(one) == bits(other)
     if isinstance(one, float):

@@ -18,9 +18,9 @@ from torch import nn
 from checkpoint.states import fork
 from stoker import hooks
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.files import Record, checksum_of
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli import main
+from stoker.storage.local import Record, checksum_of
 from toys import loader, net, same_bits, trainer, weights
 
 NET = """
@@ -213,7 +213,7 @@ def test_one_that_a_live_run_removes_meanwhile_is_no_fault(stoker, run, monkeypa
             shutil.rmtree(path, ignore_errors=True)
         return []
 
-    monkeypatch.setattr("stoker.cli.ckpt_ls.faults_of", faults_of)
+    monkeypatch.setattr("stoker.cli.ckpt.ls.faults_of", faults_of)
     code, out, _ = stoker("verify", run)
     assert code == 0
     assert "step-00000005: removed meanwhile" in out
@@ -539,7 +539,7 @@ def test_damaged_weights_are_not_exported(stoker, run, tmp_path):
 
 
 def test_onnx_without_its_packages_is_one_sentence(stoker, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("stoker.cli.ckpt_onnx.find_spec", lambda name: None)
+    monkeypatch.setattr("stoker.cli.ckpt.onnx.find_spec", lambda name: None)
     code, _, err = stoker("export", run, "-o", tmp_path / "w.onnx", "--config", project(tmp_path))
     assert (code, err.count("\n")) == (2, 1)
     assert "pip install onnx onnxscript" in err

@@ -262,11 +262,11 @@ def test_explain_shows_loop_results_parameters_calendar_and_rate(stoker, folder)
     ],
 )
 def test_the_calendar_is_what_happens(stoker, folder, overrides, steps, validations):
+    from stoker.build import build_job
     from stoker.config import load
-    from stoker.defaults import assemble
 
     _, out, _ = stoker("explain", "cfg.yaml", *overrides)
-    job = assemble(load("cfg.yaml", [*overrides, "run.dir=null"]))
+    job = build_job(load("cfg.yaml", [*overrides, "run.dir=null"]))
     job.fit()
     (sizes,) = [hook for hook in job.trainer.hooks if type(hook).__name__ == "Sizes"]
     assert (len(sizes.sizes), len(sizes.val)) == (steps, validations)

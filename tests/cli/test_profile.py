@@ -8,9 +8,8 @@ import pytest
 from stoker import Engine
 from stoker.cli import main
 from stoker.cli.profile import _show, advice
-from stoker.counts import Counts
-from stoker.hooks.cost_meter import Row
-from stoker.hooks.costs import Costs
+from stoker.core.op_counter import Counts
+from stoker.hooks.cost_report import Costs, Row
 from toys import net, sgd
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from stoker.build import build_job
 from stoker.config import Config, ConfigError, L, load
-from stoker.defaults import assemble
 
 
 def faults(config):
@@ -45,7 +45,7 @@ def test_all_faults_are_told_at_once_with_their_lines_and_nothing_is_built(folde
 
     assert parts.MADE == []
     with pytest.raises(ConfigError):
-        assemble(load(folder / "bad.yaml"))
+        build_job(load(folder / "bad.yaml"))
     assert parts.MADE == []
 
 
@@ -118,7 +118,7 @@ def test_a_loader_whose_batch_size_the_run_gives_need_not_give_it(folder):
     (folder / "own.yaml").write_text(
         text[:start] + "train_loader: {_target_: parts.loader_of}\n" + text[end:]
     )
-    job = assemble(load(folder / "own.yaml", ["run.micro_batch=4", "run.dir=null"]))
+    job = build_job(load(folder / "own.yaml", ["run.micro_batch=4", "run.dir=null"]))
     assert job.train_loader.batch_size == 4
 
 
@@ -172,7 +172,7 @@ def test_a_section_of_the_wrong_kind_is_refused(folder, text, words):
 )
 def test_a_run_without_what_it_needs_is_refused_before_anything_is_built(folder, override, words):
     with pytest.raises(ConfigError) as caught:
-        assemble(load(folder / "cfg.yaml", [override]))
+        build_job(load(folder / "cfg.yaml", [override]))
     assert words in str(caught.value)
     import parts
 
@@ -182,7 +182,7 @@ def test_a_run_without_what_it_needs_is_refused_before_anything_is_built(folder,
 @pytest.mark.parametrize("value", ["3", "[3]", "[Loss, 3]", "true"])
 def test_a_hook_that_is_none_is_refused_before_anything_is_built(folder, value):
     with pytest.raises(ConfigError, match="hooks"):
-        assemble(load(folder / "cfg.yaml", [f"hooks={value}"]))
+        build_job(load(folder / "cfg.yaml", [f"hooks={value}"]))
     import parts
 
     assert parts.MADE == []
@@ -191,7 +191,7 @@ def test_a_hook_that_is_none_is_refused_before_anything_is_built(folder, value):
 @pytest.mark.parametrize("key", ["model", "optimizer", "criterion", "train_loader"])
 def test_a_part_that_is_no_node_is_refused_before_anything_is_built(folder, key):
     with pytest.raises(ConfigError, match=key):
-        assemble(load(folder / "cfg.yaml", [f"{key}=3"]))
+        build_job(load(folder / "cfg.yaml", [f"{key}=3"]))
     import parts
 
     assert parts.MADE == []

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from stoker import Hook, hooks
+from stoker.build import build_job
 from stoker.config import (
     HOOKS,
     LOSSES,
@@ -16,7 +17,6 @@ from stoker.config import (
     RegistryError,
     load,
 )
-from stoker.defaults import assemble
 from toys import batches, net
 
 
@@ -26,7 +26,7 @@ def shelf():
 
 
 def job(folder, *overrides):
-    return assemble(load(folder / "cfg.yaml", ["run.dir=null", *overrides]))
+    return build_job(load(folder / "cfg.yaml", ["run.dir=null", *overrides]))
 
 
 def python_config(**parts):
@@ -52,7 +52,7 @@ def test_a_list_of_dicts_and_nodes_builds_the_hooks_and_is_not_changed_z02():
         {"type": "Metrics", "_args_": ["accuracy"]},
     ]
     before = [dict(one) if isinstance(one, dict) else one for one in listed]
-    made = list(assemble(python_config(hooks=listed)).trainer.hooks)
+    made = list(build_job(python_config(hooks=listed)).trainer.hooks)
     kinds = [type(hook) for hook in made]
     assert {hooks.EarlyStopping, hooks.LR, hooks.Timing, hooks.Loss, hooks.Metrics} <= set(kinds)
     (stopping,) = [hook for hook in made if isinstance(hook, hooks.EarlyStopping)]
@@ -63,7 +63,7 @@ def test_a_list_of_dicts_and_nodes_builds_the_hooks_and_is_not_changed_z02():
 
 def test_hook_objects_may_stand_among_dicts_z02():
     mine = hooks.Callback(after_step=lambda run: None)
-    made = list(assemble(python_config(hooks=[{"type": "Loss"}, mine])).trainer.hooks)
+    made = list(build_job(python_config(hooks=[{"type": "Loss"}, mine])).trainer.hooks)
     assert any(hook is mine for hook in made)
 
 
@@ -130,7 +130,7 @@ def test_a_registered_hook_is_used_by_its_short_name(monkeypatch):
 
     monkeypatch.setattr(HOOKS, "_registered", dict(HOOKS._registered))
     HOOKS.register(Mine)
-    made = assemble(python_config(hooks=["Mine"])).trainer.hooks
+    made = build_job(python_config(hooks=["Mine"])).trainer.hooks
     assert any(isinstance(hook, Mine) for hook in made)
 
 
@@ -150,7 +150,7 @@ def test_a_metric_within_a_hook_is_found_by_its_short_name(folder):
     config = load(folder / "cfg.yaml", [f"+hooks={one}", "run.dir=null"])
     node = config.check()["hooks"][1]
     assert node["top2"].target == "stoker.metrics.Accuracy"
-    assert "val/top2" in assemble(config).fit()[-1]
+    assert "val/top2" in build_job(config).fit()[-1]
 
 
 # T19

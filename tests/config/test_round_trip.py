@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stoker.config import Config, ConfigError, L, Lazy, load
-from stoker.config.text import read, write
+from stoker.config.yaml_text import read, write
 
 ODD_LINE_ENDS = ("\x85", "\u2028", "\u2029")
 

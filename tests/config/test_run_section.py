@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from stoker import StokerError, hooks
+from stoker.build import build_job
 from stoker.config import ConfigError, RunConfig, load
 from stoker.config.run_section import CheckpointConfig, Parallel, batch_sizes, help_lines
-from stoker.defaults import assemble
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def behaviour(folder, *overrides):
     torch.set_num_threads(2)
     always = ["model.dropout=0.1", "optimizer.lr=0.5", "lr_scheduler={type: StepLR, step_size: 1}"]
     try:
-        job = assemble(load(folder / "cfg.yaml", [*always, *overrides]))
+        job = build_job(load(folder / "cfg.yaml", [*always, *overrides]))
         history = job.fit()
     except (ValueError, StokerError) as error:
         return str(error)
@@ -112,13 +112,13 @@ BESIDE = {"last_window": ["run.accumulate=2"], "micro_batch": ["~train_loader.ba
 def test_a_field_of_the_default_hooks_is_refused_without_them(folder, field):
     overrides = ["run.dir=null", "run.default_hooks=false", f"run.{field}"]
     with pytest.raises(ConfigError, match="is about the default hooks, which run.default_hooks"):
-        assemble(load(folder / "cfg.yaml", overrides))
+        build_job(load(folder / "cfg.yaml", overrides))
 
 
 def kept(folder, *overrides):
     """The steps that a run has checkpoints of, or why there is no run."""
     try:
-        job = assemble(load(folder / "cfg.yaml", overrides))
+        job = build_job(load(folder / "cfg.yaml", overrides))
         job.fit()
     except (ValueError, StokerError) as error:
         return str(error)
@@ -289,7 +289,7 @@ def test_batch_sizes_that_do_not_agree_are_refused_with_the_numbers_l19(given, n
 
 
 def test_the_batch_algebra_reaches_loader_and_trainer_l19(folder):
-    job = assemble(
+    job = build_job(
         load(
             folder / "cfg.yaml",
             ["~train_loader.batch_size", "run.micro_batch=2", "run.global_batch=6", "run.dir=null"],
@@ -313,7 +313,7 @@ def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built_l19(
     folder, overrides, words
 ):
     with pytest.raises(ConfigError) as caught:
-        assemble(load(folder / "cfg.yaml", overrides))
+        build_job(load(folder / "cfg.yaml", overrides))
     assert words in str(caught.value)
     import parts
 
@@ -322,7 +322,7 @@ def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built_l19(
 
 def test_a_micro_batch_for_a_loader_that_takes_none_is_refused_x07(folder):
     with pytest.raises(ConfigError, match="takes no batch_size"):
-        assemble(
+        build_job(
             load(
                 folder / "cfg.yaml",
                 ["train_loader={_target_: parts.loader_without_size}", "run.micro_batch=2"],
@@ -333,7 +333,7 @@ def test_a_micro_batch_for_a_loader_that_takes_none_is_refused_x07(folder):
 def test_a_batch_size_given_by_its_position_counts(folder):
     loader = "{_target_: torch.utils.data.DataLoader, _args_: [{_target_: parts.data}, 4]}"
     config = load(folder / "cfg.yaml", [f"train_loader={loader}", "run.global_batch=8"])
-    assert assemble(config).run.accumulate == 2
+    assert build_job(config).run.accumulate == 2
 
 
 # T07
@@ -356,5 +356,5 @@ def test_a_device_that_is_not_there_is_refused_early_t07(folder, device, words):
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_auto_is_the_cpu_where_there_is_nothing_else_t07(folder, device):
-    job = assemble(load(folder / "cfg.yaml", [f"run.device={device}"]))
+    job = build_job(load(folder / "cfg.yaml", [f"run.device={device}"]))
     assert job.trainer.engine.device == torch.device("cpu")

@@ -369,7 +369,7 @@ REFUSED = [
     "torch.utils.data.datapipes.utils.decoder.basichandlers",
     "torch.nn.Module.__init__.__globals__.get",
     "stoker.cli.main",
-    "stoker.config.load",
+    "stoker.config.files",
 ]
 
 

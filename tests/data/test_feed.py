@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.data import Feed
+from stoker.data import BatchFeeder
 
 
 @given(
@@ -12,18 +12,18 @@ def test_windows_hold_every_batch_in_order(count, accumulate, last_window, limit
     used = min(count, limit)
     if last_window == "drop" and used < accumulate:
         with pytest.raises(ValueError, match=f"which make no step of {accumulate}"):
-            Feed(range(count), accumulate, last_window=last_window, limit=limit)
+            BatchFeeder(range(count), accumulate, last_window=last_window, limit=limit)
         return
-    feed = Feed(range(count), accumulate, last_window=last_window, limit=limit)
+    feeder = BatchFeeder(range(count), accumulate, last_window=last_window, limit=limit)
     for _ in range(2):
-        windows = list(feed)
+        windows = list(feeder)
         flat = [batch for window in windows for batch in window]
         whole = used - used % accumulate
         assert flat == list(range(used if last_window == "flush" else whole))
         assert all(len(window) == accumulate for window in windows[:-1])
-        assert len(windows) == feed.steps
-        assert feed.exhausted
-        assert feed.position == len(flat)
+        assert len(windows) == feeder.steps
+        assert feeder.exhausted
+        assert feeder.position == len(flat)
 
 
 def test_it_reads_no_further_than_asked():
@@ -35,7 +35,7 @@ def test_it_reads_no_further_than_asked():
                 read.append(number)
                 yield number
 
-    for window in Feed(Source(), 2, limit=10):
+    for window in BatchFeeder(Source(), 2, limit=10):
         if window == [2, 3]:
             break
     assert read == [0, 1, 2, 3]
@@ -49,14 +49,14 @@ def test_a_loader_that_gives_more_than_its_length_is_read_to_its_end():
         def __iter__(self):
             return iter(range(5))
 
-    assert list(Feed(Modest())) == [[0], [1], [2], [3], [4]]
+    assert list(BatchFeeder(Modest())) == [[0], [1], [2], [3], [4]]
 
 
 def test_exhausted_is_known_before_the_last_batch_is_asked_for_where_there_is_a_length():
-    feed = Feed(range(3))
-    seen = [feed.exhausted for _ in feed]
+    feeder = BatchFeeder(range(3))
+    seen = [feeder.exhausted for _ in feeder]
     assert seen == [False, False, True]
-    unknown = Feed(n for n in range(3))
+    unknown = BatchFeeder(n for n in range(3))
     assert [unknown.exhausted for _ in unknown] == [False, False, False]
     assert unknown.exhausted
 
@@ -71,11 +71,11 @@ def test_exhausted_is_known_before_the_last_batch_is_asked_for_where_there_is_a_
 )
 def test_wrong_options_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
-        Feed(range(4), **options)
+        BatchFeeder(range(4), **options)
 
 
 def test_a_share_of_a_loader_without_length_is_refused():
     with pytest.raises(
         ValueError, match=r"a share of train_loader was asked for \(0.5\), but it has"
     ):
-        Feed((n for n in range(4)), limit=0.5)
+        BatchFeeder((n for n in range(4)), limit=0.5)

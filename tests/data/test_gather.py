@@ -26,10 +26,10 @@ import data_tasks
 from passes import BATCHING, SAMPLERS, SIZE, assert_exact, loader_of, train
 from pool import pool
 from stoker import hooks
-from stoker.data import Feed, Part, by_sample, loader
-from stoker.data.gather import batches_of
-from stoker.data.parts import generators_of
-from stoker.seed import seed_all, set_random_state
+from stoker.core.seed import seed_all, set_random_state
+from stoker.data import BatchFeeder, DataShard, by_sample, loader
+from stoker.data.dataloader import generators_of
+from stoker.data.in_memory import batches_of
 from toys import net, same_bits, samples, trainer, weights
 
 
@@ -61,8 +61,8 @@ def look(batches: Callable[[], object], own: DataLoader | None = None):
     return seen
 
 
-def windows(feed: Feed):
-    return (window[0] for window in feed)
+def windows(feeder: BatchFeeder):
+    return (window[0] for window in feeder)
 
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
@@ -115,8 +115,8 @@ def test_batches_are_those_of_the_dataloader_with_its_draws(make):
     expected = look(lambda: one, one)
     assert look(lambda: batches_of(fast), fast) == expected
     if len(fed):
-        feed = Feed(fed)
-        assert look(lambda: windows(feed), fed) == expected
+        feeder = BatchFeeder(fed)
+        assert look(lambda: windows(feeder), fed) == expected
 
 
 @given(made(), st.data())
@@ -125,9 +125,9 @@ def test_processes_get_the_same_parts_as_without_gathering(make, data):
     if len(make()) == 0:
         return
     count = data.draw(st.integers(2, 4))
-    part = Part(data.draw(st.integers(0, count - 1)), count)
+    part = DataShard(data.draw(st.integers(0, count - 1)), count)
     try:
-        fast, slow = Feed(make(), part=part), Feed(by_sample(make()), part=part)
+        fast, slow = BatchFeeder(make(), part=part), BatchFeeder(by_sample(make()), part=part)
     except ValueError:  # it leaves no batch on each of so many
         return
     assert look(lambda: windows(fast)) == look(lambda: windows(slow))
@@ -219,7 +219,7 @@ def test_whatever_may_make_samples_its_own_way_is_never_gathered():
     ):
         assert not gathers(one)
         assert look(lambda one=one: batches_of(one)) == look(lambda one=one: one)
-    doubled = [batch[0] for batch in windows(Feed(DataLoader(Doubled(x), 2)))]
+    doubled = [batch[0] for batch in windows(BatchFeeder(DataLoader(Doubled(x), 2)))]
     assert torch.equal(torch.cat(doubled), 2 * x)
 
 
@@ -269,12 +269,12 @@ def test_a_batch_is_a_copy_of_the_data():
 
 def test_data_that_changes_between_passes_is_seen():
     data = TensorDataset(torch.zeros(4))
-    feed = Feed(DataLoader(data, 4))
-    assert [w.tolist() for [w] in windows(feed)] == [[0.0] * 4]
+    feeder = BatchFeeder(DataLoader(data, 4))
+    assert [w.tolist() for [w] in windows(feeder)] == [[0.0] * 4]
     data.tensors[0].fill_(1)
-    assert [w.tolist() for [w] in windows(feed)] == [[1.0] * 4]
+    assert [w.tolist() for [w] in windows(feeder)] == [[1.0] * 4]
     data.tensors = (torch.full((4,), 2.0),)
-    assert [w.tolist() for [w] in windows(feed)] == [[2.0] * 4]
+    assert [w.tolist() for [w] in windows(feeder)] == [[2.0] * 4]
 
 
 @pytest.mark.parametrize("owner", ["none", "loader", "sampler"])
@@ -283,14 +283,16 @@ def test_data_that_changes_between_passes_is_seen():
 def test_every_step_is_continued_exactly(sampler, batching, owner):
     numbers = torch.arange(float(SIZE))
     assert gathers(loader_of(sampler, batching, owner, numbers))
-    assert_exact(lambda: Feed(loader_of(sampler, batching, owner, numbers)), every=7, epochs=2)
+    assert_exact(
+        lambda: BatchFeeder(loader_of(sampler, batching, owner, numbers)), every=7, epochs=2
+    )
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_state_saved_without_gathering_goes_on_with_it_and_the_other_way(sampler):
-    def make(*, fast: bool) -> Feed:
+    def make(*, fast: bool) -> BatchFeeder:
         one = loader_of(sampler, "batches", "loader", torch.arange(float(SIZE)))
-        return Feed(one if fast else by_sample(one))
+        return BatchFeeder(one if fast else by_sample(one))
 
     runs = {}
     for fast in (True, False):
@@ -300,10 +302,10 @@ def test_a_state_saved_without_gathering_goes_on_with_it_and_the_other_way(sampl
     assert runs[True][0] == runs[False][0]
     for fast, (whole, saves) in runs.items():
         for save in saves[::3]:
-            feed = make(fast=not fast)
-            feed.load_state_dict(copy.deepcopy(save.feed))
+            feeder = make(fast=not fast)
+            feeder.load_state_dict(copy.deepcopy(save.feeder))
             set_random_state(save.random)
-            assert train(feed, begin=save.epoch) == whole[save.step :]
+            assert train(feeder, begin=save.epoch) == whole[save.step :]
 
 
 @pytest.mark.parametrize("first", [True, False])

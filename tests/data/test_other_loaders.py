@@ -9,8 +9,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from passes import SIZE, Items, assert_exact, generator, loader_of, train
-from stoker.data import Feed, SeededDataset, seek
-from stoker.seed import seed_all, set_random_state
+from stoker.core.seed import seed_all, set_random_state
+from stoker.data import BatchFeeder, SeededDataset
+from stoker.data.resume import strategies as seek
 
 
 class Stream(IterableDataset):
@@ -56,52 +57,54 @@ class Remembering(IterableDataset):
 
 
 def test_a_stream_is_read_again_under_the_generators_of_its_beginning(caplog):
-    assert_exact(lambda: Feed(DataLoader(Quiet(), 3)))
+    assert_exact(lambda: BatchFeeder(DataLoader(Quiet(), 3)))
     assert "train_loader cannot seek: its first 3 batches are read again and dropped" in caplog.text
 
 
 def test_a_stream_that_draws_on_its_way_goes_on_with_the_generators_of_now():
     seed_all(1)
     saves = []
-    whole = train(Feed(DataLoader(Stream(), 3, generator=generator())), epochs=1, saves=saves)
-    feed = Feed(DataLoader(Stream(), 3, generator=generator()))
-    feed.load_state_dict(saves[3].feed)
+    whole = train(
+        BatchFeeder(DataLoader(Stream(), 3, generator=generator())), epochs=1, saves=saves
+    )
+    feeder = BatchFeeder(DataLoader(Stream(), 3, generator=generator()))
+    feeder.load_state_dict(saves[3].feeder)
     set_random_state(saves[3].random)
-    rest = train(feed, epochs=1)
+    rest = train(feeder, epochs=1)
     assert rest == whole[4:]
-    assert feed.loader.dataset.read == SIZE
+    assert feeder.loader.dataset.read == SIZE
 
 
 def test_a_long_replay_says_how_far_it_is(caplog, monkeypatch):
     caplog.set_level("INFO")
     monkeypatch.setattr(seek, "_SECONDS", -1.0)
-    feed = Feed(DataLoader(Stream()))
-    passing = iter(feed)
+    feeder = BatchFeeder(DataLoader(Stream()))
+    passing = iter(feeder)
     for _ in range(3):
         next(passing)
-    other = Feed(DataLoader(Stream()))
-    other.load_state_dict(feed.state_dict())
+    other = BatchFeeder(DataLoader(Stream()))
+    other.load_state_dict(feeder.state_dict())
     next(iter(other))
     assert "train_loader: 2 of 3 batches read again" in caplog.text
 
 
 def test_a_stream_that_has_become_shorter_is_refused():
-    feed = Feed(iter(range(9)))
-    passing = iter(feed)
+    feeder = BatchFeeder(iter(range(9)))
+    passing = iter(feeder)
     for _ in range(5):
         next(passing)
-    other = Feed(iter(range(3)))
-    other.load_state_dict(feed.state_dict())
+    other = BatchFeeder(iter(range(3)))
+    other.load_state_dict(feeder.state_dict())
     with pytest.raises(ValueError, match="ended after 3 batches, but 5 had been read when the"):
         next(iter(other))
 
 
 def test_a_stream_with_a_state_is_not_read_again():
-    saves = assert_exact(lambda: Feed(DataLoader(Remembering(), 3)))
-    feed = Feed(DataLoader(Remembering(), 3))
-    feed.load_state_dict(saves[2].feed)
-    next(iter(feed))
-    assert feed.loader.dataset.read == [10, 11, 12]
+    saves = assert_exact(lambda: BatchFeeder(DataLoader(Remembering(), 3)))
+    feeder = BatchFeeder(DataLoader(Remembering(), 3))
+    feeder.load_state_dict(saves[2].feeder)
+    next(iter(feeder))
+    assert feeder.loader.dataset.read == [10, 11, 12]
 
 
 def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
@@ -124,9 +127,9 @@ def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
         def load_state_dict(self, state):
             self.place = state["place"]
 
-    list(Feed(Mine()))
+    list(BatchFeeder(Mine()))
     assert Mine.asked == 0
-    assert_exact(lambda: Feed(Mine(), 2))
+    assert_exact(lambda: BatchFeeder(Mine(), 2))
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -134,19 +137,19 @@ def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
 def test_torchdata_keeps_its_place_and_training_its_random_numbers(given):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
-    def make() -> Feed:
+    def make() -> BatchFeeder:
         torch.manual_seed(3)  # it seeds its sampler when it is made
         g = generator() if given else None
-        return Feed(stateful.StatefulDataLoader(Items(), 3, shuffle=True, generator=g))
+        return BatchFeeder(stateful.StatefulDataLoader(Items(), 3, shuffle=True, generator=g))
 
     seed_all(1)
-    feed = make()
+    feeder = make()
     seed_all(1)
     saves = []
-    whole = train(feed, saves=saves)
+    whole = train(feeder, saves=saves)
     for save in saves:
         other = make()
-        other.load_state_dict(save.feed)
+        other.load_state_dict(save.feeder)
         set_random_state(save.random)
         assert train(other, begin=save.epoch) == whole[save.step :], save[:2]
 
@@ -162,7 +165,7 @@ def test_a_sequence_with_an_order_of_its_own_is_iterated():
         def __iter__(self):
             return iter(torch.randperm(8).float().split(1))
 
-    assert_exact(lambda: Feed(Shuffled()))
+    assert_exact(lambda: BatchFeeder(Shuffled()))
 
 
 def test_a_loader_with_its_own_iter_is_iterated():
@@ -171,7 +174,7 @@ def test_a_loader_with_its_own_iter_is_iterated():
             for batch in super().__iter__():
                 yield batch * 2
 
-    assert_exact(lambda: Feed(Doubled(torch.arange(20.0), 3, shuffle=True)))
+    assert_exact(lambda: BatchFeeder(Doubled(torch.arange(20.0), 3, shuffle=True)))
 
 
 @pytest.mark.parametrize(
@@ -192,37 +195,37 @@ def test_a_loader_with_its_own_iter_is_iterated():
     ],
 )
 def test_a_pass_over_another_loader_is_refused_and_a_new_pass_is_announced(changed, text, caplog):
-    feed = Feed(DataLoader(Items(), 3, shuffle=True))
-    passing = iter(feed)
+    feeder = BatchFeeder(DataLoader(Items(), 3, shuffle=True))
+    passing = iter(feeder)
     next(passing)
-    state = feed.state_dict()
+    state = feeder.state_dict()
     with pytest.raises(ValueError, match=f"train_loader has changed since .*{text}"):
-        Feed(changed()).load_state_dict(state)
+        BatchFeeder(changed()).load_state_dict(state)
     list(passing)
-    Feed(changed()).load_state_dict(feed.state_dict())
+    BatchFeeder(changed()).load_state_dict(feeder.state_dict())
     assert text in caplog.text
 
 
 def test_another_number_of_workers_is_refused_where_it_changes_what_comes():
-    feed = Feed(DataLoader(Stream(), 3))
-    next(iter(feed))
+    feeder = BatchFeeder(DataLoader(Stream(), 3))
+    next(iter(feeder))
     with pytest.raises(ValueError, match="num_workers was 0, is 2; expected the same loader"):
-        Feed(DataLoader(Stream(), 3, num_workers=2)).load_state_dict(feed.state_dict())
+        BatchFeeder(DataLoader(Stream(), 3, num_workers=2)).load_state_dict(feeder.state_dict())
 
 
 def test_the_epoch_reaches_every_part_that_asks_for_it():
     data = SeededDataset(Items())
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
-    feed = Feed(DataLoader(data, 4, sampler=sampler))
-    list(feed)
+    feeder = BatchFeeder(DataLoader(data, 4, sampler=sampler))
+    list(feeder)
     assert sampler.epoch == data.epoch == 0
-    feed.epoch = 7
-    passing = iter(feed)
+    feeder.epoch = 7
+    passing = iter(feeder)
     next(passing)
     assert sampler.epoch == data.epoch == 7
-    other = Feed(DataLoader(data, 4, sampler=sampler))
+    other = BatchFeeder(DataLoader(data, 4, sampler=sampler))
     assert other.epoch is None
-    other.load_state_dict(feed.state_dict())
+    other.load_state_dict(feeder.state_dict())
     assert other.epoch == 7
 
 
@@ -231,12 +234,12 @@ def test_generators_of_a_given_batch_sampler_are_known():
     inner = RandomSampler(Items(), generator=g)
     loader = loader_of("random", "batch_sampler", "none")
     loader.batch_sampler.sampler = inner
-    assert Feed(loader).generators() == [g]
+    assert BatchFeeder(loader).generators() == [g]
 
 
 def test_a_feed_goes_when_the_last_one_who_holds_it_goes():
-    feed = Feed(DataLoader(Items(), 4))
-    list(feed)
-    gone = weakref.ref(feed)
-    del feed
+    feeder = BatchFeeder(DataLoader(Items(), 4))
+    list(feeder)
+    gone = weakref.ref(feeder)
+    del feeder
     assert gone() is None

@@ -21,15 +21,15 @@ from passes import (
     plain,
     train,
 )
-from stoker.data import Feed, SeededDataset
-from stoker.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.data import BatchFeeder, SeededDataset
 
 
 @pytest.mark.parametrize("owner", ["none", "loader", "sampler"])
 @pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_step_is_continued_exactly(sampler, batching, owner):
-    assert_exact(lambda: Feed(loader_of(sampler, batching, owner)), every=7, epochs=2)
+    assert_exact(lambda: BatchFeeder(loader_of(sampler, batching, owner)), every=7, epochs=2)
 
 
 @pytest.mark.parametrize("owner", ["none", "loader"])
@@ -45,7 +45,7 @@ def test_every_step_is_continued_exactly(sampler, batching, owner):
     ids=str,
 )
 def test_windows_and_limits_are_continued_exactly(options, sampler, owner):
-    assert_exact(lambda: Feed(loader_of(sampler, "batches", owner), **options))
+    assert_exact(lambda: BatchFeeder(loader_of(sampler, "batches", owner), **options))
 
 
 @given(st.data())
@@ -59,7 +59,7 @@ def test_any_place_of_any_loader_is_continued_exactly(data):
         "limit": data.draw(st.none() | st.integers(1, 8)),
     }
     every = data.draw(st.integers(1, 5))
-    assert_exact(lambda: Feed(loader_of(sampler, batching, owner), **options), every=every)
+    assert_exact(lambda: BatchFeeder(loader_of(sampler, batching, owner), **options), every=every)
 
 
 WORKERS = {
@@ -77,22 +77,22 @@ def test_workers_are_continued_exactly(case):
     sampler, batching, owner, options = WORKERS[case]
     options = {"num_workers": 2, "multiprocessing_context": "fork", **options}
 
-    def make() -> Feed:
+    def make() -> BatchFeeder:
         dataset = SeededDataset(Items(), seed=4)
-        return Feed(loader_of(sampler, batching, owner, dataset, **options), limit=5)
+        return BatchFeeder(loader_of(sampler, batching, owner, dataset, **options), limit=5)
 
     assert_exact(make, every=3)
 
 
 def test_nothing_that_was_skipped_is_read():
     seed_all(1)
-    feed = Feed(DataLoader(Items(), batch_size=4, shuffle=True))
-    passing = iter(feed)
+    feeder = BatchFeeder(DataLoader(Items(), batch_size=4, shuffle=True))
+    passing = iter(feeder)
     seen = [next(passing) for _ in range(3)]
-    state, now = feed.state_dict(), random_state()
+    state, now = feeder.state_dict(), random_state()
     rest = [window[0].tolist() for window in passing]
     fresh = DataLoader(Items(), batch_size=4, shuffle=True)
-    other = Feed(fresh)
+    other = BatchFeeder(fresh)
     other.load_state_dict(state)
     set_random_state(now)
     assert other.position == 3
@@ -110,15 +110,15 @@ def test_a_sampler_of_torch_is_not_walked_through():
             Spy.walked += 1
             return super().__getitem__(index)
 
-    def make() -> Feed:
+    def make() -> BatchFeeder:
         data = Items(10_000)
-        return Feed(DataLoader(data, sampler=SubsetRandomSampler(Spy(range(10_000)))))
+        return BatchFeeder(DataLoader(data, sampler=SubsetRandomSampler(Spy(range(10_000)))))
 
-    feed = make()
-    passing = iter(feed)
+    feeder = make()
+    passing = iter(feeder)
     for _ in range(9_990):
         next(passing)
-    state, Spy.walked = feed.state_dict(), 0
+    state, Spy.walked = feeder.state_dict(), 0
     other = make()
     other.load_state_dict(state)
     assert [w[0].tolist()[0][0] for w in other] == [w[0].tolist()[0][0] for w in passing]
@@ -126,26 +126,26 @@ def test_a_sampler_of_torch_is_not_walked_through():
 
 
 def test_another_number_of_workers_gives_the_same_samples(caplog):
-    def make(workers: int) -> Feed:
+    def make(workers: int) -> BatchFeeder:
         context = "fork" if workers else None
         data = SeededDataset(Items())
         loader = DataLoader(
             data, 3, shuffle=True, num_workers=workers, multiprocessing_context=context
         )
-        return Feed(loader)
+        return BatchFeeder(loader)
 
     seed_all(1)
     saves: list[Saved] = []
     whole = train(make(0), saves=saves)
-    feed = make(2)
-    feed.load_state_dict(saves[3].feed)
+    feeder = make(2)
+    feeder.load_state_dict(saves[3].feeder)
     assert "num_workers was 0, is 2" in caplog.text
     set_random_state(saves[3].random)
-    assert train(feed, begin=saves[3].epoch) == whole[saves[3].step :]
+    assert train(feeder, begin=saves[3].epoch) == whole[saves[3].step :]
 
 
 def test_validation_in_between_disturbs_nothing():
-    validation = Feed(DataLoader(Items(), 6, shuffle=True, generator=generator()))
+    validation = BatchFeeder(DataLoader(Items(), 6, shuffle=True, generator=generator()))
 
     def look() -> None:
         with undisturbed(*validation.generators()):
@@ -154,22 +154,22 @@ def test_validation_in_between_disturbs_nothing():
             drawn()
 
     seed_all(1)
-    plain_run = train(Feed(loader_of("random", "batches", "none")))
+    plain_run = train(BatchFeeder(loader_of("random", "batches", "none")))
     seed_all(1)
-    assert train(Feed(loader_of("random", "batches", "none")), look=look) == plain_run
-    assert_exact(lambda: Feed(loader_of("random", "batches", "none")), look=look)
+    assert train(BatchFeeder(loader_of("random", "batches", "none")), look=look) == plain_run
+    assert_exact(lambda: BatchFeeder(loader_of("random", "batches", "none")), look=look)
 
 
 def test_recording_changes_nothing_of_what_a_plain_loader_gives():
     seed_all(1)
     expected = [batch.tolist() for _ in range(2) for batch in loader_of("random", "batches", "no")]
     seed_all(1)
-    feeds = [Feed(loader_of("random", "batches", "no")) for _ in range(2)]
+    feeders = [BatchFeeder(loader_of("random", "batches", "no")) for _ in range(2)]
     found = []
-    for feed in feeds:
-        for window in feed:
+    for feeder in feeders:
+        for window in feeder:
             found.append(window[0].tolist())
-            feed.state_dict()
+            feeder.state_dict()
     assert found == expected
 
 
@@ -180,35 +180,35 @@ def test_a_dataset_may_draw_from_the_generator_of_the_loader():
         def __getitem__(self, index: int) -> Tensor:
             return torch.rand(2, generator=self.generator)
 
-    def make() -> Feed:
+    def make() -> BatchFeeder:
         data = Sharing()
         data.generator = generator()
-        return Feed(DataLoader(data, 3, shuffle=True, generator=data.generator))
+        return BatchFeeder(DataLoader(data, 3, shuffle=True, generator=data.generator))
 
     assert_exact(make)
 
 
 def test_the_state_is_json_beside_its_tensors():
-    feed = Feed(loader_of("subclass", "batches", "loader"))
-    next(iter(feed))
-    json.dumps(plain(feed.state_dict()))
+    feeder = BatchFeeder(loader_of("subclass", "batches", "loader"))
+    next(iter(feeder))
+    json.dumps(plain(feeder.state_dict()))
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_a_sequence_is_taken_by_index(kind):
     batches = kind(torch.full((2,), float(n)) for n in range(7))
-    assert_exact(lambda: Feed(batches, 2))
+    assert_exact(lambda: BatchFeeder(batches, 2))
 
 
 def test_a_pass_that_was_given_up_is_followed_by_a_new_one():
     seed_all(1)
-    feed = Feed(loader_of("random", "batches", "loader"))
-    passing = iter(feed)
+    feeder = BatchFeeder(loader_of("random", "batches", "loader"))
+    passing = iter(feeder)
     next(passing)
-    feed.end_pass()
-    state = feed.state_dict()
-    expected = [window[0].tolist() for window in feed]
-    other = Feed(loader_of("random", "batches", "loader"))
+    feeder.end_pass()
+    state = feeder.state_dict()
+    expected = [window[0].tolist() for window in feeder]
+    other = BatchFeeder(loader_of("random", "batches", "loader"))
     seed_all(1)
     other.load_state_dict(state)
     assert other.position == 0
@@ -219,21 +219,21 @@ def test_a_pass_that_was_given_up_is_followed_by_a_new_one():
 
 
 def test_a_pass_left_at_its_last_batch_is_brought_to_its_end_before_the_next():
-    def make() -> Feed:
-        return Feed(loader_of("random", "batches", "loader"), 2, last_window="drop")
+    def make() -> BatchFeeder:
+        return BatchFeeder(loader_of("random", "batches", "loader"), 2, last_window="drop")
 
     seed_all(1)
     whole = train(make(), epochs=2)
     seed_all(1)
-    feed = make()
-    feed.epoch = 0
-    for _ in feed:
+    feeder = make()
+    feeder.epoch = 0
+    for _ in feeder:
         drawn()
-        if feed.exhausted:
+        if feeder.exhausted:
             break
-    feed.end_pass()
-    state, now = feed.state_dict(), random_state()
+    feeder.end_pass()
+    state, now = feeder.state_dict(), random_state()
     other = make()
     other.load_state_dict(state)
     set_random_state(now)
-    assert train(other, begin=1, epochs=2) == whole[feed.steps :]
+    assert train(other, begin=1, epochs=2) == whole[feeder.steps :]

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 
 from passes import SAMPLERS, SIZE, Buckets, Items, assert_exact, generator, loader_of, plain
-from stoker.data import Feed, Part, SeededDataset, unshared
-from stoker.data.feed import val_feeds_of
-from stoker.data.share import in_order
-from stoker.seed import random_state, seed_all
-from stoker.tree import batch_size
+from stoker.core.seed import random_state, seed_all
+from stoker.core.tree import batch_size
+from stoker.data import BatchFeeder, DataShard, SeededDataset, unshared
+from stoker.data.feeder import val_feeders_of
+from stoker.data.sharding.shard import in_order
 
 
-def feeds(make, count, **options):
+def feeders(make, count, **options):
     torch.manual_seed(7)  # what all parts share
-    return [Feed(make(), part=Part(index, count), **options) for index in range(count)]
+    return [BatchFeeder(make(), part=DataShard(index, count), **options) for index in range(count)]
 
 
 def ids(batch):
@@ -35,7 +35,7 @@ def in_turn(rows):
 def taken(parts, *, windows=None):
     """What comes out of all parts together, window by window; idle batches are left out."""
     found = []
-    passes = [iter(feed) for feed in parts]
+    passes = [iter(feeder) for feeder in parts]
     while windows is None or len(found) < windows:
         window = [next(one, None) for one in passes]
         if window[0] is None:
@@ -43,15 +43,15 @@ def taken(parts, *, windows=None):
             break
         assert len({len(batches) for batches in window}) == 1
         real = [
-            [ids(batch) for batch in batches[: len(batches) - feed.idle]]
-            for feed, batches in zip(parts, window, strict=True)
+            [ids(batch) for batch in batches[: len(batches) - feeder.idle]]
+            for feeder, batches in zip(parts, window, strict=True)
         ]
         rows = [
             [batches[at] for batches in real if at < len(batches)] for at in range(len(window[0]))
         ]
         samples = [sample for row in rows for sample in in_turn(row)]
-        for feed, batches in zip(parts, window, strict=True):
-            assert feed.whole([batch_size(batch) for batch in batches]) == len(samples)
+        for feeder, batches in zip(parts, window, strict=True):
+            assert feeder.whole([batch_size(batch) for batch in batches]) == len(samples)
         found.append(samples)
     return found
 
@@ -67,13 +67,13 @@ def numbers(size=SIZE, **options):
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("size", [24, 22])
 def test_o21_a_map_style_loader_is_read_as_with_torchs_distributed_sampler(size, shuffle):
-    parts = feeds(lambda: numbers(size, batch_size=3, shuffle=shuffle), 2)
+    parts = feeders(lambda: numbers(size, batch_size=3, shuffle=shuffle), 2)
     for epoch in range(3):
-        for feed in parts:
-            feed.epoch = epoch
-            found = [window[0].tolist() for window in feed]
+        for feeder in parts:
+            feeder.epoch = epoch
+            found = [window[0].tolist() for window in feeder]
             sampler = DistributedSampler(
-                range(size), num_replicas=2, rank=parts.index(feed), shuffle=shuffle, seed=7
+                range(size), num_replicas=2, rank=parts.index(feeder), shuffle=shuffle, seed=7
             )
             sampler.set_epoch(epoch)
             torchs = DataLoader(torch.arange(size), batch_size=3, sampler=sampler)
@@ -83,20 +83,22 @@ def test_o21_a_map_style_loader_is_read_as_with_torchs_distributed_sampler(size,
 def test_o21_a_loader_that_divides_itself_or_must_not_be_divided_is_left_alone(caplog):
     sampler = DistributedSampler(range(SIZE), num_replicas=2, rank=1)
     mine = numbers(sampler=sampler, batch_size=4)
-    feed = Feed(mine, part=Part(1, 2))
-    feed.epoch = 3
-    assert joined(window[0].tolist() for window in feed) == list(sampler)
+    feeder = BatchFeeder(mine, part=DataShard(1, 2))
+    feeder.epoch = 3
+    assert joined(window[0].tolist() for window in feeder) == list(sampler)
     assert sampler.epoch == 3
-    assert feed.whole([2]) == 4
-    everything = Feed(unshared(numbers(batch_size=4)), part=Part(1, 2))
+    assert feeder.whole([2]) == 4
+    everything = BatchFeeder(unshared(numbers(batch_size=4)), part=DataShard(1, 2))
     assert joined(window[0].tolist() for window in everything) == list(range(SIZE))
-    assert Feed([1, 2, 3], part=Part(1, 2)).batches == 3
+    assert BatchFeeder([1, 2, 3], part=DataShard(1, 2)).batches == 3
     assert caplog.text == ""
 
 
 def test_a_batch_sampler_that_nobody_can_divide_is_left_alone_with_a_notice(caplog):
-    feed = Feed(DataLoader(torch.arange(SIZE), batch_sampler=Buckets()), part=Part(1, 2))
-    assert sorted(joined(window[0].tolist() for window in feed)) == list(range(SIZE))
+    feeder = BatchFeeder(
+        DataLoader(torch.arange(SIZE), batch_sampler=Buckets()), part=DataShard(1, 2)
+    )
+    assert sorted(joined(window[0].tolist() for window in feeder)) == list(range(SIZE))
     assert (
         "train_loader is not divided between the 2 processes: each reads all of it" in caplog.text
     )
@@ -105,15 +107,15 @@ def test_a_batch_sampler_that_nobody_can_divide_is_left_alone_with_a_notice(capl
 @pytest.mark.parametrize("batching", ["batches", "drop_last", "no batches", "batch_sampler"])
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "distributed"])
 def test_every_sampler_is_shared_without_loss_and_draws_nothing(sampler, batching):
-    parts = feeds(lambda: loader_of(sampler, batching, "sampler", torch.arange(SIZE)), 3)
+    parts = feeders(lambda: loader_of(sampler, batching, "sampler", torch.arange(SIZE)), 3)
     before = random_state(), plain([g.get_state() for g in parts[0].generators()])
     orders = []
     for epoch in range(2):
         rows = [[] for _ in parts]
-        for feed, row in zip(parts, rows, strict=True):
-            feed.epoch = epoch
-            for window in feed:
-                if not feed.idle:
+        for feeder, row in zip(parts, rows, strict=True):
+            feeder.epoch = epoch
+            for window in feeder:
+                if not feeder.idle:
                     row.append(window[0].reshape(-1).tolist())
         orders.append(in_turn_of_all(rows))
     after = random_state(), plain([g.get_state() for g in parts[0].generators()])
@@ -136,35 +138,35 @@ def in_turn_of_all(rows):
 
 
 def test_no_data_of_other_parts_is_read():
-    parts = feeds(lambda: DataLoader(Items(), batch_size=3, shuffle=True), 2)
-    for feed in parts:
-        next(iter(feed))
-        assert len(feed.loader.dataset.read) == 3
-    for feed in parts:
-        feed.loader.dataset.read.clear()
-        list(feed)
-    read = [feed.loader.dataset.read for feed in parts]
+    parts = feeders(lambda: DataLoader(Items(), batch_size=3, shuffle=True), 2)
+    for feeder in parts:
+        next(iter(feeder))
+        assert len(feeder.loader.dataset.read) == 3
+    for feeder in parts:
+        feeder.loader.dataset.read.clear()
+        list(feeder)
+    read = [feeder.loader.dataset.read for feeder in parts]
     assert sorted(read[0] + read[1]) == list(range(SIZE))
 
 
 def test_a_part_for_which_nothing_is_left_keeps_the_others_company():
-    parts = feeds(lambda: numbers(9, batch_size=2), 4)
-    assert [feed.steps for feed in parts] == [2] * 4
-    seen = [[(window[0].tolist(), feed.idle) for window in feed] for feed in parts]
+    parts = feeders(lambda: numbers(9, batch_size=2), 4)
+    assert [feeder.steps for feeder in parts] == [2] * 4
+    seen = [[(window[0].tolist(), feeder.idle) for window in feeder] for feeder in parts]
     assert seen[0] == [([0, 4], 0), ([8], 0)]
     assert seen[3] == [([3, 7], 0), ([8], 1)]
-    assert [feed.whole([1]) for feed in parts] == [1] * 4
-    tiny = feeds(lambda: numbers(1, batch_size=2), 2)
-    assert [next(iter(feed))[0].tolist() for feed in tiny] == [[0], [0]]
-    assert [feed.idle for feed in tiny] == [0, 1]
+    assert [feeder.whole([1]) for feeder in parts] == [1] * 4
+    tiny = feeders(lambda: numbers(1, batch_size=2), 2)
+    assert [next(iter(feeder))[0].tolist() for feeder in tiny] == [[0], [0]]
+    assert [feeder.idle for feeder in tiny] == [0, 1]
 
 
 def test_an_idle_batch_may_end_a_window_of_several():
-    parts = feeds(lambda: numbers(9, batch_size=2), 4, accumulate=2)
-    windows = [next(iter(feed)) for feed in parts]
-    assert [feed.idle for feed in parts] == [0, 1, 1, 1]
+    parts = feeders(lambda: numbers(9, batch_size=2), 4, accumulate=2)
+    windows = [next(iter(feeder)) for feeder in parts]
+    assert [feeder.idle for feeder in parts] == [0, 1, 1, 1]
     assert [len(window) for window in windows] == [2] * 4
-    assert [feed.whole([2, size]) for feed, size in zip(parts, (1, 0, 1, 0), strict=True)] == [
+    assert [feeder.whole([2, size]) for feeder, size in zip(parts, (1, 0, 1, 0), strict=True)] == [
         9
     ] * 4
 
@@ -173,26 +175,28 @@ def test_a_batch_of_another_size_than_its_indices_is_taken_as_an_example_of_the_
     def make():
         return DataLoader(range(8), batch_size=2, collate_fn=lambda rows: torch.zeros(5, 1))
 
-    feed = feeds(make, 2)[1]
-    assert [feed.whole([batch_size(window[0])]) for window in feed] == [10, 10]
+    feeder = feeders(make, 2)[1]
+    assert [feeder.whole([batch_size(window[0])]) for window in feeder] == [10, 10]
 
 
 def test_a_last_batch_that_is_not_full_everywhere_may_be_dropped():
-    parts = feeds(lambda: numbers(23, batch_size=3, drop_last=True), 2)
-    assert [feed.batches for feed in parts] == [3, 3]
+    parts = feeders(lambda: numbers(23, batch_size=3, drop_last=True), 2)
+    assert [feeder.batches for feeder in parts] == [3, 3]
     assert joined(taken(parts)) == list(range(18))
     with pytest.raises(ValueError, match="do not fill one batch of 12 on each of 2 processes"):
-        Feed(numbers(23, batch_size=12, drop_last=True), part=Part(0, 2))
+        BatchFeeder(numbers(23, batch_size=12, drop_last=True), part=DataShard(0, 2))
 
 
 def test_limits_count_the_batches_of_a_part():
-    parts = feeds(lambda: numbers(24, batch_size=2), 2, limit=0.5)
-    assert [feed.batches for feed in parts] == [3, 3]
+    parts = feeders(lambda: numbers(24, batch_size=2), 2, limit=0.5)
+    assert [feeder.batches for feeder in parts] == [3, 3]
     assert joined(taken(parts)) == list(range(12))
 
 
 def test_validation_is_divided_in_the_same_way():
-    parts = [val_feeds_of(numbers(5, batch_size=2), None, Part(i, 2))["val"] for i in range(2)]
+    parts = [
+        val_feeders_of(numbers(5, batch_size=2), None, DataShard(i, 2))["val"] for i in range(2)
+    ]
     assert joined(taken(parts)) == list(range(5))
 
 
@@ -224,7 +228,7 @@ def test_l14_a_part_is_continued_exactly(case, index):
             given["generator"] = generator()
         if "sampler" in given:
             given["sampler"] = SAMPLERS[given["sampler"]](data, None)
-        return Feed(DataLoader(data, **given), part=Part(index, 3), **options)
+        return BatchFeeder(DataLoader(data, **given), part=DataShard(index, 3), **options)
 
     assert_exact(make, every=2)
 
@@ -233,22 +237,22 @@ def test_l14_samples_per_rank_are_the_same_after_a_resume_in_mid_epoch():
     def make():
         return DataLoader(Items(), batch_size=2, shuffle=True)
 
-    whole = feeds(make, 2)
+    whole = feeders(make, 2)
     states, expected = [], []
-    for feed in whole:
-        feed.epoch = 4
-        passing = iter(feed)
+    for feeder in whole:
+        feeder.epoch = 4
+        passing = iter(feeder)
         next(passing), next(passing)
-        states.append(copy.deepcopy(feed.state_dict()))
+        states.append(copy.deepcopy(feeder.state_dict()))
         expected.append([ids(window[0]) for window in passing])
     torch.manual_seed(99)  # another process, which was seeded otherwise
-    again = [Feed(make(), part=Part(index, 2)) for index in range(2)]
-    for feed, state, rest in zip(again, states, expected, strict=True):
-        feed.load_state_dict(state)
-        assert [ids(window[0]) for window in feed] == rest
-        feed.epoch = 5
-    for feed in whole:
-        feed.epoch = 5
+    again = [BatchFeeder(make(), part=DataShard(index, 2)) for index in range(2)]
+    for feeder, state, rest in zip(again, states, expected, strict=True):
+        feeder.load_state_dict(state)
+        assert [ids(window[0]) for window in feeder] == rest
+        feeder.epoch = 5
+    for feeder in whole:
+        feeder.epoch = 5
     assert taken(again) == taken(whole)
 
 
@@ -256,16 +260,16 @@ def resized(parts, make, count, **options):
     """As many parts as said, which go on from where rank 0 was."""
     state = copy.deepcopy(parts[0].state_dict())
     torch.manual_seed(99 + count)
-    new = [Feed(make(), part=Part(index, count), **options) for index in range(count)]
-    for feed in new:
-        feed.load_state_dict(copy.deepcopy(state))
-        assert plain(feed.state_dict()) == plain(new[0].state_dict())
+    new = [BatchFeeder(make(), part=DataShard(index, count), **options) for index in range(count)]
+    for feeder in new:
+        feeder.load_state_dict(copy.deepcopy(state))
+        assert plain(feeder.state_dict()) == plain(new[0].state_dict())
     return new
 
 
 def epoch_of(parts, number):
-    for feed in parts:
-        feed.epoch = number
+    for feeder in parts:
+        feeder.epoch = number
     return parts
 
 
@@ -273,7 +277,7 @@ def test_resize_from_4_to_2_to_3_sees_every_sample_of_the_epoch_once_and_in_its_
     def make():
         return DataLoader(torch.arange(101), batch_size=3, shuffle=True)
 
-    four = epoch_of(feeds(make, 4), 2)
+    four = epoch_of(feeders(make, 4), 2)
     order = joined(taken(four))
     seen = taken(four, windows=3)
     two = resized(four, make, 2)
@@ -299,17 +303,17 @@ def test_resize_from_one_process_goes_on_in_the_order_it_drew(sampler, batching,
         return loader_of(sampler, batching, owner, torch.arange(SIZE))
 
     seed_all(3)
-    alone = Feed(make())
+    alone = BatchFeeder(make())
     order = [window[0].reshape(-1).tolist() for window in alone]
     seed_all(3)
-    alone = Feed(make())
+    alone = BatchFeeder(make())
     passing = iter(alone)
     seen = [next(passing)[0].reshape(-1).tolist() for _ in range(2)]
     two = resized([alone], make, 2)
-    passing = [iter(feed) for feed in two]
+    passing = [iter(feeder) for feeder in two]
     seen += [in_turn([next(one)[0].reshape(-1).tolist() for one in passing])]
-    for feed in resized(two, make, 1):
-        seen += [window[0].reshape(-1).tolist() for window in feed]
+    for feeder in resized(two, make, 1):
+        seen += [window[0].reshape(-1).tolist() for window in feeder]
     assert joined(seen) == joined(order)
 
 
@@ -317,7 +321,7 @@ def test_resize_to_one_process_ends_the_shared_pass_and_then_is_plain():
     def make():
         return numbers(31, batch_size=2, shuffle=True)
 
-    two = epoch_of(feeds(make, 2), 1)
+    two = epoch_of(feeders(make, 2), 1)
     order = joined(taken(two))
     seen = taken(two, windows=3)
     alone = resized(two, make, 1)[0]
@@ -335,14 +339,14 @@ def test_resize_to_one_process_ends_the_shared_pass_and_then_is_plain():
     assert [alone.batches, len(following)] == [16, 16]
     seed_all(5)
     assert following == [batch.tolist() for batch in make()]
-    fresh = Feed(make())
+    fresh = BatchFeeder(make())
     fresh.load_state_dict(state)
     seed_all(5)
     assert following == [window[0].tolist() for window in fresh]
 
 
 def test_resize_may_change_the_batch_size_too(caplog):
-    two = feeds(lambda: numbers(40, batch_size=4), 2)
+    two = feeders(lambda: numbers(40, batch_size=4), 2)
     seen = taken(two, windows=2)
     seen += taken(resized(two, lambda: numbers(40, batch_size=5), 3))
     assert joined(seen) == list(range(40))
@@ -352,7 +356,9 @@ def test_resize_may_change_the_batch_size_too(caplog):
 
 
 def test_resize_of_a_loader_that_each_process_reads_itself_says_what_it_means(caplog):
-    two = [Feed([torch.tensor([n]) for n in range(6)], part=Part(i, 2)) for i in range(2)]
+    two = [
+        BatchFeeder([torch.tensor([n]) for n in range(6)], part=DataShard(i, 2)) for i in range(2)
+    ]
     next(iter(two[0]))
     resized(two, lambda: [torch.tensor([n]) for n in range(6)], 3)
     assert "processes were 2, are 3: some samples of this pass may come twice" in caplog.text
@@ -378,7 +384,7 @@ def test_resize_of_a_sampler_that_is_told_the_epoch_keeps_its_order():
     def make():
         return numbers(12, batch_size=1, sampler=ByEpoch(12))
 
-    two = epoch_of(feeds(make, 2), 5)
+    two = epoch_of(feeders(make, 2), 5)
     seen = taken(two, windows=2) + taken(resized(two, make, 3))
     assert joined(seen) == [*range(5, 12), *range(5)]
 
@@ -399,7 +405,7 @@ def test_resize_anywhere_loses_and_repeats_no_sample(data):
         return lambda: numbers(size, batch_size=batch, drop_last=drop, shuffle=shuffle)
 
     make = maker(data.draw(sizes))
-    parts = epoch_of(feeds(make, counts[0], **options), epoch)
+    parts = epoch_of(feeders(make, counts[0], **options), epoch)
     seen, shared, over = [], counts[0] > 1, False
     for count in counts[1:]:
         steps = data.draw(st.integers(0, 4))
@@ -423,36 +429,37 @@ def test_resize_anywhere_loses_and_repeats_no_sample(data):
 
 
 def test_outputs_of_all_parts_come_back_in_the_order_of_the_data():
-    parts = feeds(lambda: numbers(11, batch_size=2), 3)
+    parts = feeders(lambda: numbers(11, batch_size=2), 3)
     outputs = [
-        [{"x": w[0] * 10.0, "pair": (w[0], w[0])} for w in feed if not feed.idle] for feed in parts
+        [{"x": w[0] * 10.0, "pair": (w[0], w[0])} for w in feeder if not feeder.idle]
+        for feeder in parts
     ]
     assert [len(part) for part in outputs] == [2, 2, 2]
     found = in_order(outputs)
     assert torch.cat([window["x"] for window in found]).tolist() == [10.0 * n for n in range(11)]
     assert parts[0].in_order(outputs)[1]["pair"][1].tolist() == [6, 7, 8, 9, 10]
-    idle = feeds(lambda: numbers(7, batch_size=2), 3)
-    outputs = [[w[0] for w in feed if not feed.idle] for feed in idle]
+    idle = feeders(lambda: numbers(7, batch_size=2), 3)
+    outputs = [[w[0] for w in feeder if not feeder.idle] for feeder in idle]
     assert [len(part) for part in outputs] == [2, 1, 1]
     assert torch.cat(in_order(outputs)).tolist() == list(range(7))
-    single = feeds(lambda: DataLoader(torch.arange(10).view(5, 2), batch_size=None), 2)
-    outputs = [[w[0] for w in feed if not feed.idle] for feed in single]
+    single = feeders(lambda: DataLoader(torch.arange(10).view(5, 2), batch_size=None), 2)
+    outputs = [[w[0] for w in feeder if not feeder.idle] for feeder in single]
     assert torch.cat(single[0].in_order(outputs)).tolist() == list(range(10))
 
 
 def test_a_part_is_one_of_them():
     with pytest.raises(ValueError, match="numbered from 0 to 1, got 2"):
-        Part(2, 2)
+        DataShard(2, 2)
 
 
 def test_one_part_saves_what_it_always_saved():
-    feed = Feed(DataLoader(Items(), 3, shuffle=True))
-    next(iter(feed))
+    feeder = BatchFeeder(DataLoader(Items(), 3, shuffle=True))
+    next(iter(feeder))
     keys = {"position", "loader", "own", "workers_run", "over", "drained", "begin", "own_begin"}
-    assert set(feed.state_dict()) == keys | {"warm"}
-    assert feed.state_dict()["loader"]["kind"] == "map-style"
-    assert feed.whole([3]) == 3
-    assert feed.idle == 0
+    assert set(feeder.state_dict()) == keys | {"warm"}
+    assert feeder.state_dict()["loader"]["kind"] == "map-style"
+    assert feeder.whole([3]) == 3
+    assert feeder.idle == 0
 
 
 def test_a_given_batch_sampler_is_shared_by_its_own_sampler():
@@ -460,5 +467,5 @@ def test_a_given_batch_sampler_is_shared_by_its_own_sampler():
         data = torch.arange(SIZE)
         return DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 3, True))
 
-    parts = feeds(make, 2)
+    parts = feeders(make, 2)
     assert len(set(joined(taken(parts)))) == 18

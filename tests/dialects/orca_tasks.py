@@ -6,13 +6,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.errors import CheckpointError
 from stoker.dialects.orca.learn.metrics import Accuracy
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from stoker.dialects.orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
-from stoker.errors import CheckpointError
 
 X, Y = load_digits(return_X_y=True)
 X, Y = (X[:200] / 16).astype(np.float32), Y[:200]
@@ -127,7 +127,7 @@ def fitted(options, *args, **fit):
     found = estimator(**options)
     rows = found.fit(*args, **fit)
     total = sum(float(p.detach().double().sum()) for p in found.get_model().parameters())
-    return rows, dist.gathered(total)
+    return rows, dist.all_gather_object(total)
 
 
 def refused(folder):

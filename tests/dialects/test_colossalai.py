@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import stoker.dialects.colossalai as colossalai
-from stoker import config, dist
+from stoker import config
 from stoker.checkpoint import Checkpoints
+from stoker.core import dist
 from stoker.dialects.colossalai.amp import AMP_TYPE
 from stoker.dialects.colossalai.core import global_context as gpc
 from stoker.dialects.colossalai.engine import (

@@ -355,8 +355,8 @@ def test_sharded_processes_learn_what_copies_do(tmp_path):
 def test_processes_exchange_losses_only_where_a_writer_looks_at_them(tmp_path):
     one, other = pool().run(2, two_ranks, tmp_path, None, False, 3)
     both = list(zip(one[2], other[2], strict=True))
-    alike = [a[0] for a, b in both if a == b]
-    assert alike == [3, 4, 7, 9, 11]  # log_period=4, eval_period=5
+    same_on_all_ranks = [a[0] for a, b in both if a == b]
+    assert same_on_all_ranks == [3, 4, 7, 9, 11]  # log_period=4, eval_period=5
     written = written_losses(tmp_path)
     assert [at for at, _ in written] == [3, 4, 7, 9, 11]
     pool().run(2, two_ranks, tmp_path / "cut", 10, False, 3)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dialects import orca_tasks as tasks
+from stoker.core.errors import CheckpointError
 from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_context
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback
@@ -19,7 +20,6 @@ from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelC
 from stoker.dialects.orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.tqdm import TqdmCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.wandb import WandbLoggerCallback
-from stoker.errors import CheckpointError
 from toys import same_bits, weights
 
 FOUR = {"batch_size": 25}  # batches an epoch

@@ -168,14 +168,14 @@ def test_t03_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_t
     made = trainer(Old, epoch_num=1)
     buffers = []
 
-    class Look(Callback):
+    class ValidationRecord(Callback):
         def on_eval_begin(self, logs):
             buffers.append(made.model[1].running_mean.clone())
 
         def on_eval_end(self, logs):
             buffers.append(made.model[1].running_mean.clone())
 
-    made.add_callback(Look())
+    made.add_callback(ValidationRecord())
     made.train()
     assert modes == [True, True, False]
     assert buffers[0].equal(buffers[1])

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from stoker import Engine, Trainer, hooks, seed_all
+from stoker.build import build_job
 from stoker.config import Config, ConfigError, L
-from stoker.defaults import assemble
 from stoker.engine.fused import can_fuse
 from toys import loader, net, same_bits, weights
 
@@ -82,10 +82,10 @@ def config(optimizer, *overrides: str, model=net) -> Config:
 def test_auto_takes_it_where_the_optimizer_has_it():
     for optimizer in (L(torch.optim.AdamW)(fused="auto"), {"type": "AdamW", "fused": "auto"}):
         made = config(optimizer)
-        assert assemble(made).trainer.engine.optimizer.param_groups[0]["fused"] is True
+        assert build_job(made).trainer.engine.optimizer.param_groups[0]["fused"] is True
         assert "fused: auto" in made.text()
     other = config({"type": "RMSprop", "fused": "auto"}, "optimizer.lr=0.1")
-    assert "fused" not in assemble(other).trainer.engine.optimizer.param_groups[0]
+    assert "fused" not in build_job(other).trainer.engine.optimizer.param_groups[0]
 
 
 def test_auto_leaves_half_precisions_to_torch():
@@ -93,14 +93,14 @@ def test_auto_leaves_half_precisions_to_torch():
         return net().bfloat16()
 
     made = config(L(torch.optim.AdamW)(fused="auto"), model=half)
-    assert assemble(made).trainer.engine.optimizer.param_groups[0]["fused"] is None
+    assert build_job(made).trainer.engine.optimizer.param_groups[0]["fused"] is None
 
 
 def test_auto_is_typed_on_the_command_line():
     made = config("AdamW", "optimizer.fused=auto")
-    assert assemble(made).trainer.engine.optimizer.param_groups[0]["fused"] is True
+    assert build_job(made).trainer.engine.optimizer.param_groups[0]["fused"] is True
     made = config("AdamW", "optimizer.fused=false")
-    assert assemble(made).trainer.engine.optimizer.param_groups[0]["fused"] is False
+    assert build_job(made).trainer.engine.optimizer.param_groups[0]["fused"] is False
     with pytest.raises(ConfigError, match="expected bool or None, got maybe"):
         config("AdamW", "optimizer.fused=maybe")
     with pytest.raises(ConfigError, match="'optimizer.fused' is 'maybe'"):
@@ -114,7 +114,7 @@ def test_auto_is_for_each_of_several_optimizers():
         return nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
 
     both = {"a": L(torch.optim.AdamW)(fused="auto"), "b": L(torch.optim.SGD)(lr=0.1)}
-    optimizers = assemble(config(both, model=pair)).trainer.engine.optimizers
+    optimizers = build_job(config(both, model=pair)).trainer.engine.optimizers
     assert [o.param_groups[0]["fused"] for o in optimizers.values()] == [True, None]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.optim.lr_scheduler import StepLR
 
-from stoker.engine import unrecorded
+from stoker.engine import optimizer_fast_path as unrecorded
 from toys import same_bits
 
 KINDS = [

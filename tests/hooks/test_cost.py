@@ -9,10 +9,10 @@ import torch
 from cost_tasks import found_in
 from pool import pool
 from stoker import Hook, Layout, Step, Trainer, hooks
-from stoker.counts import Counts, counted
+from stoker.core.op_counter import Counts, counted
 from stoker.events import JsonLines
 from stoker.hooks import Budget, CostReport, OverBudget
-from stoker.hooks.costs import aligned, hook_table, phase_table
+from stoker.hooks.cost_report import aligned, hook_table, phase_table
 from stoker.metrics import Accuracy
 from toys import Recorder, batches, engine, net, same_bits, trainer
 

@@ -402,7 +402,7 @@ def test_torchmetrics_validate_the_first_batch_of_each_pass_alone():
 def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
     from torchmetrics import classification
 
-    from stoker.metrics.passes import Passes
+    from stoker.metrics.collection import MetricCollection
 
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(12, 16, 4, generator=generator)
@@ -416,7 +416,7 @@ def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
             checked, fast = (kind() if binary else kind(num_classes=4) for _ in range(2))
         except (TypeError, ValueError):  # it wants more arguments
             continue
-        passes = Passes({"fast": fast})
+        passes = MetricCollection({"fast": fast})
         for some, right in zip(scores, classes, strict=True):
             batch = (some[:, 0].sigmoid(), right % 2) if binary else (some, right)
             checked.update(*batch)

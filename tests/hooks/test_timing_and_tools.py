@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from stoker import Trainer, hooks
+from stoker.core.timers import MultiTimer
 from stoker.hooks import POINTS, Callback
-from stoker.timing import MultiTimer
 from toys import Recorder, batches, engine, loader, trainer
 
 

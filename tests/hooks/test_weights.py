@@ -24,18 +24,18 @@ def test_the_average_follows_the_weights_by_the_formula():
 
 def test_the_average_is_judged_and_training_goes_on_with_its_own_weights():
     mine, theirs = net(), net()
-    judged = []
+    compute_loss = []
 
     class Looks(Hook):
         def before_val_step(self, run):
-            judged.append(mine[0].weight.detach().clone())
+            compute_loss.append(mine[0].weight.detach().clone())
 
     ema = hooks.EMA(0.9)
     trainer(ema, Looks(), model=mine).fit(batches(), batches(4), epochs=2)
     trainer(model=theirs).fit(batches(), epochs=2)
     assert same_bits(mine, theirs)
-    assert torch.equal(judged[-1], ema.state_dict()["average"]["0.weight"])
-    assert not torch.equal(judged[-1], mine[0].weight)
+    assert torch.equal(compute_loss[-1], ema.state_dict()["average"]["0.weight"])
+    assert not torch.equal(compute_loss[-1], mine[0].weight)
 
 
 def test_a_validation_that_fails_does_not_leave_the_average_in_place():
@@ -252,7 +252,7 @@ def test_a_hook_may_ask_to_save_when_a_validation_was_good(tmp_path):
 
     def judge(run):
         if run.step == 2:
-            run.ask("save")
+            run.request("save")
 
     look = Callback(
         name="look", priority=95, after_val=lambda run: saved.append((tmp_path / "w").exists())

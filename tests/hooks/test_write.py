@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from stoker import Trainer, hooks
+from stoker.core.log import get_logger
 from stoker.events import Console, Csv, JsonLines, TensorBoard, get_event_storage, read_json_lines
 from stoker.hooks import Callback
-from stoker.log import get_logger
 from toys import batches, engine, net, trainer
 
 

@@ -6,7 +6,7 @@ from contextlib import chdir
 
 import pytest
 
-from launch.training import CONFIG, LOCAL, arrange, result
+from launch.training import CONFIG, LOCAL, result, wrap_model
 from stoker.cli import main
 
 
@@ -25,7 +25,7 @@ def train(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
     def train(*argv, faults=()) -> tuple[int, str]:
-        arrange(tmp_path, *faults)
+        wrap_model(tmp_path, *faults)
         capfd.readouterr()
         code = main(["train", str(CONFIG), *map(str, argv)])
         return code, capfd.readouterr().err

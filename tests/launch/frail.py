@@ -16,17 +16,18 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from stoker import Hook, dist
+from stoker import Hook
+from stoker.core import dist
 
 
 class Fault:
     """What is to happen in this attempt, and to whom."""
 
     def __init__(self) -> None:
-        name = dist.from_main(str(min(Path("faults").glob("*"), default="none")))
+        name = dist.broadcast_from_rank0(str(min(Path("faults").glob("*"), default="none")))
         self.path = Path(name)
         told = json.loads(self.path.read_text()) if self.path.exists() else {}
-        dist.all_sum(0.0)  # all have read it
+        dist.all_reduce_sum(0.0)  # all have read it
         self.where, self.step = told.get("where", ""), told.get("step", 0)
         self.is_mine = told.get("rank") == dist.rank()
         self.always = told.get("always", False)
@@ -99,7 +100,7 @@ class Dies(Hook):
             raise ValueError("no such thing as this step")
         if self._in_step("signal", run.step):
             Path(f"at-work-{dist.rank()}").touch()
-            while run.requests.asked_to_stop is None:
+            while run.requests.local_stop is None:
                 time.sleep(0.02)
 
     def forward(self) -> None:

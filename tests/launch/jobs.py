@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from stoker import dist, launch
-from stoker.errors import Preempted
+from stoker import launch
+from stoker.core import dist
+from stoker.core.errors import Preempted
 
 
 def begin(folder: str) -> int:
@@ -43,7 +44,7 @@ def meet(folder: str) -> dict:
     sys.stderr.write(f"rank {rank} speaks\n")  # at once: print writes the end of a line by itself
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     mine = {name: os.environ[name] for name in names}
-    return {"ranks": dist.gathered(mine), "sum": dist.all_sum(rank + 1.0)[0]}
+    return {"ranks": dist.all_gather_object(mine), "sum": dist.all_reduce_sum(rank + 1.0)[0]}
 
 
 def with_arguments(folder: str, *args) -> list:
@@ -54,7 +55,7 @@ def one_raises(folder: str) -> None:
     rank = begin(folder)
     if rank == 1:
         raise ValueError("there is no such thing")
-    dist.all_sum(1.0)
+    dist.all_reduce_sum(1.0)
 
 
 def one_raises_while_another_sleeps(folder: str) -> None:
@@ -67,7 +68,7 @@ def one_leaves(folder: str, code: int) -> None:
     rank = begin(folder)
     if rank == 1:
         raise SystemExit(code)
-    dist.all_sum(1.0)
+    dist.all_reduce_sum(1.0)
 
 
 class Refused(ValueError):
@@ -97,7 +98,7 @@ def in_all_reduce(folder: str) -> None:
     if rank == 0:
         time.sleep(100)
     at_work(folder, rank)
-    dist.all_sum(1.0)
+    dist.all_reduce_sum(1.0)
 
 
 def with_a_helper(folder: str) -> None:
@@ -123,7 +124,7 @@ def saves_and_leaves(folder: str) -> None:
     rank, asked = begin(folder), []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
     at_work(folder, rank)
-    while not dist.any_true(bool(asked)):
+    while not dist.any_rank(bool(asked)):
         time.sleep(0.05)
     time.sleep(0.2 + 0.8 * rank)
     (Path(folder) / f"saved-{rank}").touch()
@@ -139,10 +140,10 @@ def works(folder: str) -> None:
 def second_attempt_succeeds(folder: str) -> int:
     rank = begin(folder)
     number = attempt(folder, rank)
-    dist.all_sum(1.0)
+    dist.all_reduce_sum(1.0)
     if rank == 1 and number == 1:
         raise ValueError("not yet")
-    return int(dist.all_sum(number)[0])
+    return int(dist.all_reduce_sum(number)[0])
 
 
 if __name__ == "__main__":

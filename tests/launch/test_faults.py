@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from launch.test_local import PATIENCE, alive, wait_for_work
-from launch.training import CONFIG, FAULTS, LOCAL, RAISES, arrange, result
+from launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
 
 SAVES_AT_THE_END = (*LOCAL, "run.checkpoint.every=null")
 
@@ -88,7 +88,7 @@ def newest_checkpoint(folder: Path) -> str:
 
 def signalled(folder: Path, step: int, number: int) -> int:
     """The exit code of a launcher in a process of its own, to which a signal comes after a step."""
-    arrange(folder, {"where": "signal", "step": step})
+    wrap_model(folder, {"where": "signal", "step": step})
     started = subprocess.Popen(
         [sys.executable, "-m", "stoker", "train", str(CONFIG), *SAVES_AT_THE_END],
         cwd=folder,

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from stoker.parallel.norm import clip_grad_norm, clip_grad_value, total_norm
+from stoker.parallel.grad_norm import clip_grad_norm, clip_grad_value, total_norm
 from stoker.parallel.optimizers import repoint, settle_optimizer
 
 

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stoker.checkpoint import Checkpoints
 from stoker.nn import Transformer
-from stoker.parallel.norm import clip_grad_norm
+from stoker.parallel.grad_norm import clip_grad_norm
 from stoker.parallel.optimizers import repoint, settle_optimizer
-from stoker.parallel.tensor import split_layers
+from stoker.parallel.tensor.split import split_layers
 
 VOCABULARY = 21  # not even, as that of GPT-2
 

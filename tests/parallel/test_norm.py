@@ -9,7 +9,7 @@ from torch import nn
 from parallel import norm_tasks as tasks
 from parallel.norm_tasks import gradients, with_gradient
 from pool import pool
-from stoker.parallel.norm import clip_grad_norm, total_norm
+from stoker.parallel.grad_norm import clip_grad_norm, total_norm
 
 each_norm = pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
 

@@ -5,7 +5,7 @@ from torch import nn
 import pipeline_tasks as tasks
 from pool import pool
 from stoker import Layout
-from stoker.engine.pipeline import PipelineSchedule
+from stoker.engine.pipeline_schedule import PipelineSchedule
 
 CASES = [
     (2, "gpipe", "mlp"),

@@ -61,8 +61,8 @@ def test_o13_o22_uneven_data_trains_to_what_one_process_makes_of_all_of_it(layou
     "layout", [Layout(replicate=2), Layout(shard=2), Layout(tensor=2, plan=TENSOR)], ids=str
 )
 def test_evaluation_counts_every_sample_once(layout):
-    results, counts, _ = row_tasks.judged(None)
-    found = pool().run(2, row_tasks.judged, layout)
+    results, counts, _ = row_tasks.compute_loss(None)
+    found = pool().run(2, row_tasks.compute_loss, layout)
     by_part = {part: counts for _, counts, part in found}
     assert sum((Counter(one) for one in by_part.values()), Counter()) == counts
     for one, _, _ in found:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from stoker.parallel.sequence import balanced, parts_of, plan_stages
+from stoker.parallel.pipeline.stage_plan import balanced, parts_of, plan_stages
 
 
 class Blocks(nn.Module):

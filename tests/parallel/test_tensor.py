@@ -7,7 +7,7 @@ from parallel import split_tasks as tasks
 from parallel.split_tasks import adamw, made, state, train, weights
 from pool import pool
 from stoker.checkpoint import Checkpoints
-from stoker.parallel.tensor import check_plan
+from stoker.parallel.tensor.split import check_plan
 
 MODELS = [
     tasks.own,

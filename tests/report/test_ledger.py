@@ -47,7 +47,7 @@ class Clock:
 def clock(monkeypatch):
     trainer(Ledger()).fit(batches(4), epochs=1)  # from now on start-up counts from the fit
     clock = Clock()
-    for module in ("stoker.hooks.ledger", "stoker.hooks.checkpoint", "stoker.data.feed"):
+    for module in ("stoker.hooks.ledger", "stoker.hooks.checkpoint", "stoker.data.feeder"):
         monkeypatch.setattr(f"{module}.perf_counter", clock)
     return clock
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from config.project import project
 from stoker import Trainer, hooks
 from stoker.cli import main
-from stoker.report.curves import thinned, ticks
 from stoker.report.facts import Curve, facts_of
-from stoker.report.write import write_report
+from stoker.report.output import write_report
+from stoker.report.plot_points import thinned, ticks
 from toys import batches, engine
 
 HOSTILE = "<script>alert('x')</script>"
@@ -27,7 +27,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.words, self.asks = [], [], []
-        self.feed(text)
+        self.feeder(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):

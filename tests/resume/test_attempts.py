@@ -13,10 +13,10 @@ from config.project import project
 from killed import same
 from stoker import Trainer, hooks
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli.main import main
 from stoker.events import Csv, JsonLines
-from stoker.events.console import Console
+from stoker.events.writers.console import Console
 from stoker.hooks import Callback
 from toys import batches, engine
 

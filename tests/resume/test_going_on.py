@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stoker import Engine, Trainer, hooks
-from stoker.errors import CheckpointError
+from stoker.core.errors import CheckpointError
 from stoker.events import JsonLines
 from toys import batches, engine, loader, net, same_bits, weights
 
@@ -155,14 +155,14 @@ def test_two_checkpoint_hooks_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("wish", ["after_val", "after_step"])
-def test_a_wish_to_save_is_granted_wherever_it_is_made(tmp_path, wish):
-    asks = hooks.Callback(**{wish: lambda run: run.ask("save")})
+def test_a_wish_to_save_is_granted_wherever_it_is_made(tmp_path, request):
+    asks = hooks.Callback(**{request: lambda run: run.request("save")})
     made(tmp_path / "run", asks, every=None).fit(
         batches(), batches(4), epochs=2, validate_every="2st"
     )
     steps = {path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
     assert "step-00000002" in steps
-    assert ("step-00000005" in steps) == (wish == "after_step")
+    assert ("step-00000005" in steps) == (request == "after_step")
 
 
 def test_another_optimizer_is_refused_in_words(tmp_path):

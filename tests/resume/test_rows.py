@@ -19,9 +19,9 @@ from checkpoint.states import KILLED, in_child
 from killed import same
 from stoker import CheckpointError, Engine, Trainer, hooks, load_weights
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli import main
-from stoker.every import Every
+from stoker.core.every import Every
 from stoker.hooks import Callback
 from stoker.nn import lr
 from toys import batches, loader, net, same_bits, trainer, weights

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.config import ConfigError
-from stoker.errors import StokerError
+from stoker.core.errors import StokerError
 from stoker.testing import assert_resumes_exactly, prove
 from testing.trainings import Counting, Forgets, Jitter, OwnNoise, Points, training
 
@@ -209,7 +209,7 @@ def test_recording_changes_nothing(tmp_path):
     from stoker.checkpoint import Checkpoints
     from stoker.testing.digest import digest
     from stoker.testing.record import Recorder
-    from stoker.testing.watch import watching
+    from stoker.testing.watcher import watching
 
     left = []
     for watched in (False, True):

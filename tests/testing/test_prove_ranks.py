@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from stoker import Engine, Hook, Layout, Trainer, dist, hooks, seed_all
+from stoker import Engine, Hook, Layout, Trainer, hooks, seed_all
 from stoker.cli.main import main
-from stoker.errors import StokerError
+from stoker.core import dist
+from stoker.core.errors import StokerError
 from stoker.events import JsonLines
 from stoker.nn import lr
 from stoker.testing import assert_resumes_exactly, prove
@@ -82,7 +83,7 @@ def test_a_config_with_a_layout(how, steps, tmp_path, monkeypatch, capsys):
 class Swaying(Hook):
     """Has rank 1 draw the more the longer it runs, and forgets how long that is."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -141,7 +142,7 @@ def test_an_error_of_one_process_is_shown():
         print(f"I am {dist.rank()}")
         if dist.rank() == 1:
             raise OSError("no data")
-        dist.any_true(True)
+        dist.any_rank(True)
 
     with pytest.raises(StokerError, match=r"(?s)run failed: rank 1: OSError: no data.*I am 1"):
         assert_resumes_exactly(train, nproc=2)

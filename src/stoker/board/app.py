@@ -15,13 +15,13 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from stoker.board.curves import AXES
+from stoker.board.downsample import AXES
+from stoker.board.live import Watch
 from stoker.board.runs import Runs
 from stoker.board.saves import verified
 from stoker.board.security import Guard
 from stoker.board.settings import differences
 from stoker.board.view import RunView
-from stoker.board.watch import Watch
 
 STATIC = Path(__file__).parent / "static"
 _MOST_NAMES = 64

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import xxhash
 
-from stoker.board.files import Folder
-from stoker.board.series import MetricsFile
+from stoker.board.metrics_index import MetricsFile
+from stoker.board.safe_files import Folder
 from stoker.board.view import RunView
 
 _TRACES = ("metrics.jsonl", "env.json", "log.txt")

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from stoker.board.files import Folder
-from stoker.checkpoint.manifest import NAME, Manifest, faults_of
-from stoker.errors import CheckpointError
+from stoker.board.safe_files import Folder
+from stoker.checkpoint.format.manifest import NAME, Manifest, faults_of
+from stoker.core.errors import CheckpointError
 
 _STEP = re.compile(r"step-(\d{8,15})")
 _BROKEN = (CheckpointError, ValueError, KeyError, TypeError, AttributeError, RecursionError)

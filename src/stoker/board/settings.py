@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from stoker.board.files import Folder
+from stoker.board.safe_files import Folder
 
 _LARGEST_FILE = 1 << 20
 _MOST_KEYS = 3000

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from stoker.board.columns import Columns
-from stoker.board.files import Folder
-from stoker.checkpoint.lock import is_alive, owner_in
+from stoker.board.metrics_index import Columns
+from stoker.board.safe_files import Folder
+from stoker.storage.lock import is_alive, owner_in
 
 State: TypeAlias = Literal["running", "finished", "preempted", "stopped", "failed", "dead"]
 

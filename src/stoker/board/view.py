@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from stoker.board.columns import Floats
 from stoker.board.costs import cost_groups
-from stoker.board.curves import Curves
-from stoker.board.files import Folder
+from stoker.board.downsample import Curves
+from stoker.board.metrics_index import Floats, MetricsFile
+from stoker.board.safe_files import Folder
 from stoker.board.saves import checkpoints_of
-from stoker.board.series import MetricsFile
 from stoker.board.settings import config_of, flat
 from stoker.board.status import UNREADABLE, Status, status_of
-from stoker.hooks.monitor import Mode, Monitor
+from stoker.hooks.base.monitor import Mode, Monitor
 
 _WATCHED = ("metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl")
 _IMAGE = re.compile(r"[\w.-]{1,200}\.png")

@@ -12,10 +12,10 @@ Where several processes hold different shards, they write ``model-00000-of-00002
 so on, side by side. No file is ever unpickled.
 """
 
-from stoker.checkpoint.folder import Checkpoints
-from stoker.checkpoint.load import Loaded
+from stoker.checkpoint.checkpoints import Checkpoints
+from stoker.checkpoint.format.state_tree import flatten, unflatten
+from stoker.checkpoint.read.load import Loaded
 from stoker.checkpoint.retention import Best
-from stoker.checkpoint.tree import flatten, unflatten
-from stoker.errors import CheckpointError
+from stoker.core.errors import CheckpointError
 
 __all__ = ["Best", "CheckpointError", "Checkpoints", "Loaded", "flatten", "unflatten"]

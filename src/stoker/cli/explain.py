@@ -9,13 +9,13 @@ from pathlib import Path
 
 from torch import nn
 
-from stoker.cli.main import OK
+from stoker.build import Job, train_feeder
+from stoker.cli.exit_codes import OK
 from stoker.cli.plot import sparkline
 from stoker.cli.train import made
 from stoker.config import ConfigError
-from stoker.defaults import Job, train_feed
-from stoker.errors import did_you_mean
-from stoker.every import Every
+from stoker.core.errors import did_you_mean
+from stoker.core.every import Every
 from stoker.hooks import Checkpoint, FreezeLayers, Hook, SaveWeights
 from stoker.trainer import Trainer
 
@@ -46,14 +46,14 @@ def results(trainer: Trainer) -> Iterator[str]:
     hooks = list(trainer.hooks)
     makers: dict[str, list[Hook]] = defaultdict(list)
     for hook in hooks:
-        for name in hook.puts:
+        for name in hook.produces:
             makers[name].append(hook)
     for name, by in makers.items():
-        readers = [hook.name for hook in hooks if name in hook.reads]
+        readers = [hook.name for hook in hooks if name in hook.consumes]
         then = f", read by {', '.join(readers)}" if readers else ""
         yield f"{name:<20} by {', '.join(hook.name for hook in by)}{then}"
     for hook in hooks:
-        for name in hook.reads:
+        for name in hook.consumes:
             yield from _conflicts(hook, name, makers)
 
 
@@ -95,19 +95,19 @@ def _counted(part: nn.Module) -> tuple[int, int]:
 def calendar(job: Job) -> Iterator[str]:
     """Steps, validations and what the run will leave on disk."""
     run = job.run
-    feed = train_feed(run, job.train_loader, job.trainer.engine.part)
+    feeder = train_feeder(run, job.train_loader, job.trainer.engine.part)
     total = job.total_steps
-    if run.lr_step == "epoch" and run.epochs is not None and feed.steps is not None:
-        total = min(run.epochs * feed.steps, run.max_steps or run.epochs * feed.steps)
-    yield f"steps per epoch      {_or_unknown(feed.steps)}"
+    if run.lr_step == "epoch" and run.epochs is not None and feeder.steps is not None:
+        total = min(run.epochs * feeder.steps, run.max_steps or run.epochs * feeder.steps)
+    yield f"steps per epoch      {_or_unknown(feeder.steps)}"
     yield f"steps in all         {_or_unknown(total)}"
     if run.global_batch is not None:
         yield (
             f"samples per step     {run.global_batch} ({run.micro_batch} × accumulate "
             f"{run.accumulate})"
         )
-    yield f"validations          {_validations(job, feed.steps, total)}"
-    yield f"saves                {_often(job.run.checkpoint.every, feed.steps, total)}"
+    yield f"validations          {_validations(job, feeder.steps, total)}"
+    yield f"saves                {_often(job.run.checkpoint.every, feeder.steps, total)}"
     size = _disk_needed(job)
     folder = job.trainer.run.dir
     if folder is None:

@@ -5,12 +5,12 @@ import math
 import sys
 from pathlib import Path
 
-from stoker.cli.main import FAILED, OK
+from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.lr_sweep import Sweep
+from stoker.cli.lr_sweep import lr_find as sweep
 from stoker.cli.plot import chart
 from stoker.cli.train import made
 from stoker.config import ConfigError
-from stoker.lr_find import Sweep
-from stoker.lr_find import lr_find as sweep
 
 
 def lr_find(options: argparse.Namespace) -> int:

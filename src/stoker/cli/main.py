@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
-from stoker.cli.board_options import add_board
-from stoker.cli.ckpt_options import ACTIONS, add_ckpt
-from stoker.config.foreign import right_spelling
+from stoker.cli.board import add_board
+from stoker.cli.ckpt.options import ACTIONS, add_ckpt
+from stoker.cli.exit_codes import INTERRUPTED, OK, USAGE
+from stoker.config.other_trainers import right_spelling
 from stoker.config.run_section import help_lines
-from stoker.config.text import ConfigError
-from stoker.errors import RankFailed, did_you_mean
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import RankFailed, did_you_mean
 
 _COMMANDS = {
     "train": ("train:train", "train what a config describes"),
@@ -31,13 +30,16 @@ _COMMANDS = {
     "profile": ("profile:profile", "where the time of a step goes, hook by hook"),
     "prove": ("prove:prove", "prove that a training that is killed ends at the same bits"),
     "report": ("report:report", "a file about runs: curves, configuration, goodput, model card"),
-    "ckpt": ("ckpt:ckpt", "list, verify, show, compare, prune, export and import checkpoints"),
+    "ckpt": (
+        "ckpt.options:ckpt",
+        "list, verify, show, compare, prune, export and import checkpoints",
+    ),
     "board": ("board:board", "a page that shows runs while they live"),
     "run": ("run:run", "run a script for Colossal-AI, LiBai, Orca or Towhee as it is"),
-    "config": ("look:config", "print the resolved config, or where a value comes from"),
-    "hooks": ("look:hooks", "list the hooks there are, or describe one"),
-    "metrics": ("look:metrics", "list the metrics there are"),
-    "env": ("look:env", "versions, hardware and code, as they are stored with a run"),
+    "config": ("info:config", "print the resolved config, or where a value comes from"),
+    "hooks": ("info:hooks", "list the hooks there are, or describe one"),
+    "metrics": ("info:metrics", "list the metrics there are"),
+    "env": ("info:env", "versions, hardware and code, as they are stored with a run"),
     "new": ("new:new", "make a starter project that trains at once"),
 }
 _WITH_CONFIG = (

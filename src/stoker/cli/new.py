@@ -5,8 +5,8 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from stoker.cli.main import OK
-from stoker.config.text import ConfigError
+from stoker.cli.exit_codes import OK
+from stoker.config.yaml_text import ConfigError
 
 
 def new(options: argparse.Namespace) -> int:

@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 
 from torch.optim import Optimizer
 
-from stoker import dist
-from stoker.cli.main import FAILED, INTERRUPTED, OK
-from stoker.cli.processes import in_processes, wants_processes
+from stoker.build import Job, assembled
+from stoker.cli.exit_codes import FAILED, INTERRUPTED, OK
+from stoker.cli.launching import in_processes, wants_processes
 from stoker.config import Config, ConfigError, load
-from stoker.defaults import Job, assembled
+from stoker.core import dist
 from stoker.engine import Engine
 from stoker.hooks import CostReport
-from stoker.hooks.costs import Costs, aligned, hook_table, phase_table, write_json
+from stoker.hooks.cost_report import Costs, aligned, hook_table, phase_table, write_json
 
 _WORTH_SAYING = 0.05  # of a step
 _VAL_BATCHES = 2
@@ -40,7 +40,7 @@ def profile(options: argparse.Namespace) -> int:
     if "Ctrl-C" in (history.stop_reason or ""):
         print("stoker: stopped by Ctrl-C before the profile was whole", file=sys.stderr)
         return INTERRUPTED
-    dist.wait()  # the folder is still needed by the others
+    dist.barrier()  # the folder is still needed by the others
     if dist.is_main() and report.costs is not None:
         _tell(report.costs, job, options)
     if report.costs is None:

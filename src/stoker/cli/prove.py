@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from stoker.cli.main import FAILED, OK
+from stoker.cli.exit_codes import FAILED, OK
 from stoker.config import ConfigError, load
-from stoker.errors import StokerError
+from stoker.core.errors import StokerError
 from stoker.testing.kill import KINDS, check_kinds
 from stoker.testing.proof import prove as proved
 from stoker.testing.proof import working_folder

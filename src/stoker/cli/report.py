@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from stoker.cli.main import FAILED, OK
-from stoker.config.text import ConfigError
-from stoker.errors import did_you_mean
+from stoker.cli.exit_codes import FAILED, OK
+from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import did_you_mean
 from stoker.report import Goodput, goodput_of, read_ledger
-from stoker.report.words import said_seconds, said_share
+from stoker.report.format import said_seconds, said_share
 
 _SHOWN = 3
 
@@ -21,7 +21,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _run(path: Path) -> Path:
-    from stoker.folder import holds_run
+    from stoker.rundir.folder import holds_run
 
     if not path.exists():
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -64,7 +64,7 @@ def _said(path: Path, found: Goodput) -> list[str]:
 
 
 def _write(options: argparse.Namespace, paths: list[Path]) -> int:
-    from stoker.report.write import FORMATS, write_report
+    from stoker.report.output import FORMATS, write_report
 
     output = Path(options.output or f"report.{options.format or 'html'}")
     kind = options.format or output.suffix.removeprefix(".")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker import launch
-from stoker.cli.main import OK
-from stoker.config.text import ConfigError
+from stoker.cli.exit_codes import OK
+from stoker.config.yaml_text import ConfigError
 from stoker.trainer import Trainer
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stoker import dist
+from stoker.build import Job, assembled
 from stoker.checkpoint import Checkpoints
-from stoker.cli.main import INTERRUPTED, OK, modules_that_stay
-from stoker.cli.processes import in_processes, wants_processes
+from stoker.cli.exit_codes import INTERRUPTED, OK
+from stoker.cli.launching import in_processes, wants_processes
+from stoker.cli.main import modules_that_stay
 from stoker.config import ConfigError, load
-from stoker.defaults import Job, assembled
-from stoker.errors import CheckpointError
-from stoker.folder import RunFolder
-from stoker.saved import put_weights
-from stoker.tree import map_tensors
+from stoker.core import dist
+from stoker.core.errors import CheckpointError
+from stoker.core.tree import map_tensors
+from stoker.resume.lookup import put_weights
+from stoker.rundir.folder import RunFolder
 
 
 def train(options: argparse.Namespace) -> int:

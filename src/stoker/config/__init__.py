@@ -8,7 +8,7 @@ run = dict(epochs=10)
 """
 
 from stoker.config.config import Builder, Config, build, load
-from stoker.config.node import L, Lazy
+from stoker.config.lazy import L, Lazy
 from stoker.config.registry import (
     HOOKS,
     LOADERS,
@@ -22,7 +22,7 @@ from stoker.config.registry import (
     RegistryError,
 )
 from stoker.config.run_section import RunConfig
-from stoker.config.text import ConfigError
+from stoker.config.yaml_text import ConfigError
 
 __all__ = [
     "HOOKS",

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
-from stoker.config.foreign import KEYS, right_spelling
-from stoker.config.node import Lazy, Section, children
+from stoker.config.lazy import Lazy, Section, children
+from stoker.config.other_trainers import KEYS, right_spelling
 from stoker.config.signature import ANYTHING, described, fits, parameters, type_of
-from stoker.config.text import Named
-from stoker.errors import did_you_mean
+from stoker.config.yaml_text import Named
+from stoker.core.errors import did_you_mean
 
 SUPPLIED = {
     "optimizer": ("params",),

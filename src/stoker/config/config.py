@@ -19,8 +19,8 @@ from stoker.config.check import (
     unknown_keys,
     wrong_parts,
 )
-from stoker.config.foreign import KEYS
-from stoker.config.load import read_python, read_yaml
+from stoker.config.files import read_python, read_yaml
+from stoker.config.lazy import Lazy, Section, children
 from stoker.config.names import (
     UnknownNameError,
     check_allowed,
@@ -28,13 +28,13 @@ from stoker.config.names import (
     importing_from,
     locate,
 )
-from stoker.config.node import Lazy, Section, children
+from stoker.config.other_trainers import KEYS
 from stoker.config.override import apply
 from stoker.config.resolve import resolved
-from stoker.config.short import expanded
+from stoker.config.short_names import expanded
 from stoker.config.signature import as_tuples, parameters, positional_names, type_of
-from stoker.config.text import ConfigError, Named, settled, write
-from stoker.errors import did_you_mean
+from stoker.config.yaml_text import ConfigError, Named, settled, write
+from stoker.core.errors import did_you_mean
 
 
 class Config:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 
 ALLOWED = ("torch.nn.", "torch.optim.", "torch.utils.data.", "stoker.", "torchmetrics.")
 """What a YAML may name unasked, beside ``torch.x`` and the modules in its own folder."""

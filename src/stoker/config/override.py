@@ -6,16 +6,16 @@ from typing import Any, NamedTuple, get_type_hints
 
 from stoker.config import paths
 from stoker.config.check import is_word
-from stoker.config.foreign import KEYS, right_spelling
+from stoker.config.lazy import Lazy, Section, copied
 from stoker.config.names import UnknownNameError
-from stoker.config.node import Lazy, Section, copied
+from stoker.config.other_trainers import KEYS, right_spelling
 from stoker.config.registry import RegistryError
 from stoker.config.resolve import has_references
 from stoker.config.run_section import RunConfig, section_type
-from stoker.config.short import registry_at
+from stoker.config.short_names import registry_at
 from stoker.config.signature import ANYTHING, described, fits, parameters, type_of, typed
-from stoker.config.text import ConfigError, read
-from stoker.errors import did_you_mean
+from stoker.config.yaml_text import ConfigError, read
+from stoker.core.errors import did_you_mean
 
 _FORM = re.compile(r"(?P<sign>[+~]?)(?P<path>[\w.\-\[\]/]+)(?:=(?P<text>.*))?", re.DOTALL)
 

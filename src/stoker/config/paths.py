@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from stoker.config.node import Lazy, children
-from stoker.errors import did_you_mean
+from stoker.config.lazy import Lazy, children
+from stoker.core.errors import did_you_mean
 
 
 class NoSuchPlaceError(KeyError):

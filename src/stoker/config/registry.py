@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar, overload
 
-from stoker.errors import StokerError, did_you_mean
+from stoker.core.errors import StokerError, did_you_mean
 
 T = TypeVar("T", bound=Callable[..., Any])
 

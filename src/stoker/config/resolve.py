@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from stoker.config import paths
-from stoker.config.node import Lazy, children, rebuilt
-from stoker.config.text import ConfigError, Named
+from stoker.config.lazy import Lazy, children, rebuilt
+from stoker.config.yaml_text import ConfigError, Named
 
 _WHOLE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)\}")
 

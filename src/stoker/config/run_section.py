@@ -6,11 +6,11 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
-from stoker.config.foreign import right_spelling
-from stoker.config.node import Section
+from stoker.config.lazy import Section
+from stoker.config.other_trainers import right_spelling
 from stoker.config.resolve import has_references
 from stoker.config.signature import described, fits
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 
 
 def _is(default: Any, help: str) -> Any:

@@ -5,9 +5,9 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
-from stoker.config.node import Lazy
+from stoker.config.lazy import Lazy
 from stoker.config.resolve import has_references
-from stoker.config.text import Named
+from stoker.config.yaml_text import Named
 
 ANYTHING = inspect.Parameter.empty
 

@@ -1,9 +1,17 @@
 """How batches reach the loop, and where in them a run is."""
 
-from stoker.data.feed import Feed
-from stoker.data.gather import by_sample, loader
-from stoker.data.length import length_of
+from stoker.data.dataloader import length_of
+from stoker.data.feeder import BatchFeeder
+from stoker.data.in_memory import by_sample, loader
 from stoker.data.seeded import SeededDataset
-from stoker.data.share import Part, unshared
+from stoker.data.sharding.shard import DataShard, unshared
 
-__all__ = ["Feed", "Part", "SeededDataset", "by_sample", "length_of", "loader", "unshared"]
+__all__ = [
+    "BatchFeeder",
+    "DataShard",
+    "SeededDataset",
+    "by_sample",
+    "length_of",
+    "loader",
+    "unshared",
+]

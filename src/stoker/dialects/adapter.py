@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker import Hook, Priority, Run, Trainer
-from stoker.types import Stateful
+from stoker.core.types import Stateful
 
 T = TypeVar("T")
 
@@ -24,9 +24,19 @@ class Adapter(Hook):
     """
 
     def __init__(
-        self, foreign: Any, name: str, priority: int = Priority.NORMAL, *, alike: bool = False
+        self,
+        foreign: Any,
+        name: str,
+        priority: int = Priority.NORMAL,
+        *,
+        same_on_all_ranks: bool = False,
     ) -> None:
-        self.foreign, self.name, self.priority, self.alike = foreign, name, priority, alike
+        self.foreign, self.name, self.priority, self.same_on_all_ranks = (
+            foreign,
+            name,
+            priority,
+            same_on_all_ranks,
+        )
         self.places: dict[str, list[str]] = {}
         """Its points, and which of Stoker's they are called at."""
 

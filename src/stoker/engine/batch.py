@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stoker.core.tree import describe
+from stoker.core.types import Batch, Output
 from stoker.engine.engine import Engine
-from stoker.tree import describe
-from stoker.types import Batch, Output
 
 
 def split(batch: Batch) -> tuple[Any, Any]:

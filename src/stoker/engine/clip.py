@@ -5,12 +5,12 @@ from collections.abc import Collection
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stoker.parallel import Arrangement
+from stoker.parallel import ParallelModel
 
 
 def clip_gradients(
     optimizers: Collection[Optimizer],
-    arrangement: Arrangement,
+    parallel_model: ParallelModel,
     *,
     norm: float | None,
     value: float | None,
@@ -23,12 +23,12 @@ def clip_gradients(
     """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if value:
-        arrangement.clip_grad_value([p for group in groups for p in group["params"]], value)
+        parallel_model.clip_grad_value([p for group in groups for p in group["params"]], value)
     for group in groups:
         if group.get("clip_norm"):
             kind = group.get("norm_type", norm_type)
-            arrangement.clip_grad_norm(group["params"], group["clip_norm"], kind)
+            parallel_model.clip_grad_norm(group["params"], group["clip_norm"], kind)
     if not norm:
         return None
     common = [p for group in groups if "clip_norm" not in group for p in group["params"]]
-    return arrangement.clip_grad_norm(common, norm, norm_type)
+    return parallel_model.clip_grad_norm(common, norm, norm_type)

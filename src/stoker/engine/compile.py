@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker.errors import did_you_mean
-from stoker.log import get_logger
+from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
 
 _log = get_logger()
 

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from stoker import dist
-from stoker.data import Part
-from stoker.engine import unrecorded
-from stoker.engine.check import (
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
+from stoker.core.types import Batch
+from stoker.data import DataShard
+from stoker.engine import optimizer_fast_path as unrecorded
+from stoker.engine.checks import (
     check_optimizer,
     check_parts,
     check_scheduler,
@@ -23,9 +25,7 @@ from stoker.engine.compile import check_compile, compile_blocks, compiled, compi
 from stoker.engine.device import resolve_device
 from stoker.engine.fused import in_its_own_way, take_lists
 from stoker.engine.precision import Precision, PrecisionName
-from stoker.errors import did_you_mean
-from stoker.parallel import Layout, Stages, arrange
-from stoker.types import Batch
+from stoker.parallel import Layout, Stages, wrap_model
 
 LrStep: TypeAlias = Literal["step", "epoch"]
 
@@ -93,9 +93,9 @@ class Engine:
         self.model = model.to(self.device)
         check_optimizer(optimizer, model, criterion)
         compile_blocks(model, compile)
-        self.arrangement = arrange(self.layout, model, self.device, optimizers_of(optimizer))
+        self.parallel_model = wrap_model(self.layout, model, self.device, optimizers_of(optimizer))
         self._shares = self.layout.processes > 1
-        self._forward = self._executed(self.arrangement.wrap(compiled(model, compile)))
+        self._forward = self._executed(self.parallel_model.wrap(compiled(model, compile)))
         self.set_criterion(criterion)
         self.set_optimizer(optimizer)
         self.lr_schedulers.update(check_scheduler(lr_scheduler, self.optimizers))
@@ -110,7 +110,7 @@ class Engine:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._shares:
-            self.arrangement.after_backward()
+            self.parallel_model.after_backward()
 
     def zero_grad(self, name: str | None = None) -> None:
         """Forget the gradients of all optimizers, or of the one named."""
@@ -139,7 +139,7 @@ class Engine:
         if self.clip_norm or self.clip_value or self._groups_clip:
             self.grad_norm = clip_gradients(
                 optimizers,
-                self.arrangement,
+                self.parallel_model,
                 norm=self.clip_norm,
                 value=self.clip_value,
                 norm_type=self.norm_type,
@@ -167,21 +167,21 @@ class Engine:
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Within it, the backward pass shares no gradients between processes."""
-        return self.arrangement.sync(enabled=False)
+        return self.parallel_model.sync(enabled=False)
 
     def place(self, batch: Batch) -> Batch:
         """The batch on the engine's device."""
-        return self.arrangement.place(batch, self.device) if self.moves else batch
+        return self.parallel_model.place(batch, self.device) if self.moves else batch
 
     @property
-    def part(self) -> Part:
+    def part(self) -> DataShard:
         """The part of the data that this process reads."""
-        return Part(self.arrangement.part, self.arrangement.parts)
+        return DataShard(self.parallel_model.part, self.parallel_model.parts)
 
     @property
     def stages(self) -> Stages | None:
         """This process's stages of a pipeline, None where the model is whole."""
-        return self.arrangement.stages
+        return self.parallel_model.stages
 
     @property
     def sums(self) -> bool:
@@ -223,7 +223,7 @@ class Engine:
         self._every = list(self.optimizers.values())
         for one in self._every:
             take_lists(one)
-        known = self.arrangement.numbers
+        known = self.parallel_model.numbers
         self._numbers = {k: known[id(o)] for k, o in self.optimizers.items() if id(o) in known}
         if self.stages is not None and len(self._numbers) < len(self.optimizers):
             raise ValueError(
@@ -244,7 +244,7 @@ class Engine:
                     f"criterion {type(criterion).__name__} has parameters, but only the last stage "
                     "of a pipeline computes it: make it a part of the model"
                 )
-            self.arrangement.add(criterion)
+            self.parallel_model.add(criterion)
         self.given_criterion = criterion
         self.criterion: Any = None
         if criterion is not None:
@@ -285,7 +285,7 @@ class Engine:
 
     def weights(self) -> dict[str, Tensor]:
         """The weights by name, whole and on the CPU. All processes call it; the first gets all."""
-        return self.arrangement.whole(bare(self.model).state_dict())
+        return self.parallel_model.whole(bare(self.model).state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from stoker.log import get_logger
-from stoker.tree import is_sharded
+from stoker.core.log import get_logger
+from stoker.core.tree import is_sharded
 
 _log = get_logger()
 

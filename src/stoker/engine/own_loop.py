@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.tree import batch_size
+from stoker.core.types import Batch, Output
 from stoker.engine.batch import find_loss, self_judged, supervised
 from stoker.engine.engine import Engine
-from stoker.engine.pipeline import schedule_of
+from stoker.engine.pipeline_schedule import schedule_of
 from stoker.engine.schedule import PlainSchedule, Schedule, mean_loss
-from stoker.tree import batch_size
-from stoker.types import Batch, Output
 
 
 class ForwardBackward:
@@ -52,15 +52,17 @@ class ForwardBackward:
         outputs: list[Output] = []
         sizes = [batch_size(batch) for batch in batches]
         samples = float(sum(sizes))
-        if engine.arrangement.parts > 1:
-            samples = dist.all_sum(samples)[0] / dist.world_size()
+        if engine.parallel_model.parts > 1:
+            samples = dist.all_reduce_sum(samples)[0] / dist.world_size()
 
-        def took(result: Any, size: int | None = None) -> Output:
+        def on_output(result: Any, size: int | None = None) -> Output:
             output = result if isinstance(result, Output) else Output(find_loss(result)[0])
             if output.weight is None:
                 output.weight = sizes[len(outputs)] if size is None else size
             outputs.append(output)
             return output
 
-        self._schedule.run(engine, batches, sizes, samples, self._forward, engine.backward, took)
+        self._schedule.run(
+            engine, batches, sizes, samples, self._forward, engine.backward, on_output
+        )
         return mean_loss(outputs, sums=engine.sums)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch.optim import Optimizer
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 
 PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16"]
 

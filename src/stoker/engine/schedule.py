@@ -8,15 +8,15 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.types import Batch, Output
 from stoker.engine.engine import Engine
-from stoker.types import Batch, Output
 
 Forward: TypeAlias = Callable[[Engine, Batch], Any]
 Backward: TypeAlias = Callable[[Tensor], None]
 
 
-class Took(Protocol):
+class OnOutput(Protocol):
     """Tells the hooks what forward returned, and gives the output whose loss goes back."""
 
     def __call__(self, result: Any, size: int | None = None) -> Output:
@@ -38,7 +38,7 @@ class Schedule(Protocol):
         expected: float,
         forward: Forward,
         backward: Backward,
-        took: Took,
+        on_output: OnOutput,
     ) -> None:
         """Leave the gradients of the whole step in the parameters, shared between processes.
 
@@ -49,11 +49,11 @@ class Schedule(Protocol):
             expected: the samples of the step in a process that has its even share of them.
             forward: a batch through model and loss.
             backward: the gradients of a loss, added to those there are.
-            took: what is done with every output, in the order of the micro-batches.
+            on_output: what is done with every output, in the order of the micro-batches.
         """
         ...
 
-    def look(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
+    def forward_only(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
         """What ``forward`` makes of a batch without gradients; None where others have it."""
         ...
 
@@ -75,22 +75,22 @@ class PlainSchedule:
         expected: float,
         forward: Forward,
         backward: Backward,
-        took: Took,
+        on_output: OnOutput,
     ) -> None:
         """Forward and back, batch by batch."""
-        parts = engine.arrangement.parts
+        parts = engine.parallel_model.parts
         if parts == 1 and len(batches) == 1:
             batch = engine.place(batches[0]) if engine.moves else batches[0]
-            backward(took(forward(engine, batch)).loss)  # type: ignore[arg-type]
+            backward(on_output(forward(engine, batch)).loss)  # type: ignore[arg-type]
             return
         sums = engine.sums
         found, told = 0.0, False
         for index, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
             last = index == len(batches) - 1
-            with nullcontext() if last else engine.arrangement.sync(enabled=False):
+            with nullcontext() if last else engine.parallel_model.sync(enabled=False):
                 result = forward(engine, engine.place(batch))
-                told = told or says_weight(result)
-                output = took(result)
+                told = told or has_weight(result)
+                output = on_output(result)
                 weight = size if output.weight is None else output.weight
                 found += weight
                 assert output.loss is not None
@@ -100,16 +100,16 @@ class PlainSchedule:
                 elif parts > 1:  # the others wait for this one
                     backward(output.loss / math.inf)
         if told and parts > 1:
-            found = dist.all_sum(found)[0] / dist.world_size()
+            found = dist.all_reduce_sum(found)[0] / dist.world_size()
         if found != expected and not sums and (told or parts == 1):
             scale_gradients(engine, expected / found if found else 0.0)
 
-    def look(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
+    def forward_only(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
         """What ``forward`` makes of the batch."""
         return forward(engine, engine.place(batch) if engine.moves else batch)
 
 
-def says_weight(result: Any) -> bool:
+def has_weight(result: Any) -> bool:
     """Whether what a step returned tells its own weight."""
     if isinstance(result, Output):
         return result.weight is not None

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from stoker.events.console import number
+from stoker.events.writers.console import number
 
 
 class History(list[dict[str, float]]):

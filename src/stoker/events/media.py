@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stoker import dist
+from stoker.core import dist
 
 _COLOURS = {1: 0, 3: 2, 4: 6}
 """The colour type of a PNG by its channels."""

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from stoker.tree import as_floats
-from stoker.types import Scalar
+from stoker.core.tree import as_floats
+from stoker.core.types import Scalar
 
 _stack: list["EventStorage"] = []
 

@@ -1,15 +1,15 @@
 """Hooks: code at named points of a run. `default` lists those a new trainer has."""
 
 from stoker.events import JsonLines
+from stoker.hooks.base.hook import POINTS, Hook, Priority
+from stoker.hooks.base.periodic import Periodic
 from stoker.hooks.checkpoint import Checkpoint
-from stoker.hooks.cost import Budget, CostReport, OverBudget
+from stoker.hooks.cost_report import Budget, CostReport, OverBudget
 from stoker.hooks.heartbeat import Heartbeat
-from stoker.hooks.hook import POINTS, Hook, Priority
 from stoker.hooks.ledger import Ledger
 from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
-from stoker.hooks.periodic import Periodic
 from stoker.hooks.progress import Progress
-from stoker.hooks.ray import RayReport, in_ray_worker
+from stoker.hooks.ray_report import RayReport, in_ray_worker
 from stoker.hooks.stop import EarlyStopping, NaNGuard
 from stoker.hooks.timing import Memory, Throughput, Timing
 from stoker.hooks.tools import Callback, Profiler

@@ -7,12 +7,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stoker import dist
 from stoker.checkpoint import Best, Checkpoints
-from stoker.every import Every
-from stoker.hooks.hook import Priority
-from stoker.hooks.monitor import Mode, Monitor
-from stoker.hooks.periodic import Periodic
+from stoker.core import dist
+from stoker.core.every import Every
+from stoker.hooks.base.hook import Priority
+from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
 
 
@@ -20,8 +20,8 @@ class Checkpoint(Periodic):
     """Saves everything a run is into ``checkpoints/`` of its folder, so that it can go on.
 
     It says when; the trainer saves between steps, when all hooks are done: each ``every``, when
-    `run.ask("save")` was called, before the first step and at the end. Writing happens beside the
-    training.
+    `run.request("save")` was called, before the first step and at the end. Writing happens in the
+    background.
 
     Args:
         every: how often; "auto" as often as ``max_overhead`` allows.
@@ -39,9 +39,9 @@ class Checkpoint(Periodic):
     """
 
     priority = Priority.SAVE
-    alike = True
+    same_on_all_ranks = True
     writes = True
-    wish = "save"
+    request = "save"
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Checkpoint(Periodic):
         self._keep, self._keep_every = keep, keep_every
         self._monitor = Monitor(best, mode) if best else None
         self._best = Best(best, self._monitor.mode, best_count) if best and self._monitor else None
-        self.reads = (best,) if best else ()
+        self.consumes = (best,) if best else ()
         self._folder = Path(folder) if folder is not None else None
         self._optional = optional
         self.due = self._is_new = False
@@ -139,14 +139,14 @@ class Checkpoint(Periodic):
         checkpoints = self.checkpoints
         if checkpoints is not None and checkpoints.background.error is not None:
             checkpoints.check()
-        if run.step % self._steps == 0 or self._by_clock or run.wishes:
+        if run.step % self._steps == 0 or self._by_clock or run.requests.active:
             super().after_step(run)
         if self._auto and dist.now() - self._saved_when > self._last_wait / self._max_overhead:
             self.act_once(run)
 
     def wanted(self, run: Run) -> bool:
         """Whether the run is to be saved now."""
-        return self.due or "save" in run.wishes
+        return self.due or "save" in run.requests.active
 
     def save(
         self, step: int, take: Callable[[], tuple[Any, Any, dict[str, Any]]], *, wait: bool
@@ -160,7 +160,7 @@ class Checkpoint(Periodic):
         self._saved_when = dist.now()
         wait_here = perf_counter() - began
         self.waited += wait_here
-        self._last_wait = dist.largest(wait_here)[0] if self._auto else 0.0
+        self._last_wait = dist.all_reduce_max(wait_here)[0] if self._auto else 0.0
 
     def after_train(self, run: Run) -> None:
         """The trainer has saved the end of the run."""

@@ -5,8 +5,8 @@ import os
 import threading
 from time import monotonic
 
-from stoker import dist
-from stoker.hooks.hook import Hook, Priority
+from stoker.core import dist
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
 
 HUNG = 75
@@ -58,7 +58,7 @@ class Heartbeat(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         """Whatever is due at the end of an epoch comes."""
-        self._beat = ("at the end of epoch", run.epoch_in_hand)
+        self._beat = ("at the end of epoch", run.current_epoch)
 
     def before_val(self, run: Run) -> None:
         """The first batch of a validation is fetched."""

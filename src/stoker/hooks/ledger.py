@@ -11,12 +11,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stoker import dist
-from stoker.data import Feed
+from stoker.core import dist
+from stoker.core.log import get_logger
+from stoker.data import BatchFeeder
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.checkpoint import Checkpoint
-from stoker.hooks.hook import Hook, Priority
-from stoker.hooks.ray import in_ray_worker
-from stoker.log import get_logger
+from stoker.hooks.ray_report import in_ray_worker
 from stoker.run import Run
 
 _log = get_logger()
@@ -45,7 +45,7 @@ class Ledger(Hook):
     """
 
     priority = Priority.REPORT
-    alike = True
+    same_on_all_ranks = True
     writes = True
 
     def __init__(self, checkpoint: Checkpoint | None = None, *, every: float = 5.0) -> None:
@@ -71,7 +71,7 @@ class Ledger(Hook):
         self._trained = self._evaluated = 0.0
         self._epoch: tuple[float, float] | None = None  # when it began, and what was lost by then
         self._val_began: float | None = None
-        self._feed: Feed | None = None
+        self._feed: BatchFeeder | None = None
         self._saved_before = self._checkpoint.waited if self._checkpoint is not None else 0.0
 
     def before_train(self, run: Run) -> None:
@@ -87,7 +87,7 @@ class Ledger(Hook):
     def before_epoch(self, run: Run) -> None:
         """Training begins, or goes on."""
         now = perf_counter()
-        self._feed = run.feed
+        self._feed = run.feeder
         assert self._feed is not None
         self._feed.timed = True
         lost = sum(self._lost(now).values())

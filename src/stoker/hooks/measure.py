@@ -9,14 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from stoker import dist, metrics
-from stoker.hooks.hook import Hook, Priority
+from stoker import metrics
+from stoker.core import dist
+from stoker.core.tree import as_floats
+from stoker.core.types import Output, Scalar, Stateful
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.metrics import Accuracy, Mean, Metric
-from stoker.metrics.passes import Passes
+from stoker.metrics.collection import MetricCollection
 from stoker.parallel import Stages
 from stoker.run import Run
-from stoker.tree import as_floats
-from stoker.types import Output, Scalar, Stateful
 
 
 class Loss(Hook):
@@ -28,8 +29,8 @@ class Loss(Hook):
     """
 
     priority = Priority.MEASURE
-    alike = True
-    puts = ("train/loss", "val/loss")
+    same_on_all_ranks = True
+    produces = ("train/loss", "val/loss")
 
     def __init__(self, window: int = 50) -> None:
         self._recent: deque[tuple[Tensor, float]] = deque(maxlen=window)
@@ -101,7 +102,7 @@ class Loss(Hook):
         losses = as_floats([loss for loss, _ in self._recent])
         weights = [weight for _, weight in self._recent]
         sums = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-        total, weight = dist.all_sum(sums, sum(weights))
+        total, weight = dist.all_reduce_sum(sums, sum(weights))
         return total / weight if weight else None
 
 
@@ -125,7 +126,9 @@ class _Means:
         means = {"loss": self.loss.compute()}
         if means["loss"] != means["loss"] and self.loss.empty:
             del means["loss"]  # nothing had a loss
-        names = sorted({name for names in dist.gathered([*self.scalars]) for name in names})
+        names = sorted(
+            {name for names in dist.all_gather_object([*self.scalars]) for name in names}
+        )
         scalars = {name: self.scalars.get(name, Mean()).compute() for name in names}
         return means | scalars
 
@@ -159,7 +162,7 @@ class Metrics(Hook):
     """
 
     priority = Priority.MEASURE
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,
@@ -180,19 +183,19 @@ class Metrics(Hook):
         if not made:
             raise ValueError("Metrics was given no metric: Metrics('accuracy') is a start")
         self._read = read or _outputs_and_targets
-        self._val = Passes(made if on != "train" else {})
-        self._train = Passes(deepcopy(made) if on != "val" else {})
+        self._val = MetricCollection(made if on != "train" else {})
+        self._train = MetricCollection(deepcopy(made) if on != "val" else {})
         for metric in self._train.values():
             persistent: Any = getattr(metric, "persistent", None)
             if callable(persistent):
                 persistent(True)  # torchmetrics leaves what it counted out of its state
         self._updated = False
         self._stages: Stages | None = None
-        self.puts = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
+        self.produces = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
 
     def attach(self, run: Run) -> None:
         """Move metrics that hold tensors to the device, and offer those on training data."""
-        self._stages, copies = run.engine.stages, run.engine.arrangement.copies
+        self._stages, copies = run.engine.stages, run.engine.parallel_model.copies
         for metric in [*self._train.values(), *self._val.values()]:
             if isinstance(metric, nn.Module):
                 metric.to(run.engine.device)
@@ -248,9 +251,9 @@ class Metrics(Hook):
         if self._stages is None or not _gathers(metric):
             return metric.compute()
         value = metric.compute() if self._stages.has_last else None
-        return next((found for found in dist.gathered(value) if found is not None), None)
+        return next((found for found in dist.all_gather_object(value) if found is not None), None)
 
-    def _update(self, metrics: Passes, output: Output) -> None:
+    def _update(self, metrics: MetricCollection, output: Output) -> None:
         if output.weight == 0:  # a batch that only keeps other processes company
             return
         outputs, targets = self._read(output)
@@ -295,8 +298,8 @@ class LR(Hook):
     """
 
     priority = Priority.REPORT  # after hooks that set a rate of their own before a step
-    alike = True
-    puts = ("lr",)
+    same_on_all_ranks = True
+    produces = ("lr",)
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
@@ -335,8 +338,8 @@ class GradNorm(Hook):
     """``grad_norm``: the norm of all gradients before clipping."""
 
     priority = Priority.MEASURE
-    alike = True
-    puts = ("grad_norm",)
+    same_on_all_ranks = True
+    produces = ("grad_norm",)
 
     def before_update(self, run: Run) -> None:
         """Measure it."""
@@ -346,7 +349,7 @@ class GradNorm(Hook):
 def total_grad_norm(run: Run) -> Tensor:
     """The 2-norm of the gradients that the optimizers will use, on the device."""
     groups = [group for one in run.engine.optimizers.values() for group in one.param_groups]
-    return run.engine.arrangement.total_norm(p for group in groups for p in group["params"])
+    return run.engine.parallel_model.total_norm(p for group in groups for p in group["params"])
 
 
 def _as_metric(metric: str | Metric) -> Metric:

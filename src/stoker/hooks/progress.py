@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
-from stoker import dist
-from stoker.events.console import number
-from stoker.hooks.hook import Hook, Priority
+from stoker.core import dist
+from stoker.core.timers import Pace
+from stoker.events.writers.console import number
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.summary import Summary
 from stoker.hooks.write import epoch_line
 from stoker.run import Run
-from stoker.timing import Pace
 
 _RESULTS = 2
 """How many results of validation a bar has room for."""
@@ -47,7 +47,7 @@ class Progress(Hook):
     """
 
     priority = Priority.REPORT
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, *, refresh: float = 0.25, lines: float = 30.0) -> None:
         self._refresh = refresh
@@ -73,11 +73,11 @@ class Progress(Hook):
     def before_epoch(self, run: Run) -> None:
         """A bar for the epoch."""
         of = f"/{run.max_epochs}" if run.max_epochs is not None else ""
-        steps, done = run.steps_per_epoch, run.feed.taken_up_at if run.feed is not None else 0
+        steps, done = run.steps_per_epoch, run.feeder.taken_up_at if run.feeder is not None else 0
         if run.max_steps is not None:
             last = done + run.max_steps - run.step
             steps = last if steps is None else min(steps, last)
-        self._begin(f"epoch {run.epoch_in_hand}{of}", steps)
+        self._begin(f"epoch {run.current_epoch}{of}", steps)
         self._level.done = done
         self._begin_rate(run)
 
@@ -100,7 +100,7 @@ class Progress(Hook):
 
     def before_val(self, run: Run) -> None:
         """A bar for the validation, below that of training."""
-        self._begin(run.val_name, run.feed.batches if run.feed is not None else None)
+        self._begin(run.val_name, run.feeder.batches if run.feeder is not None else None)
 
     def after_val_step(self, run: Run) -> None:
         """Move the bar, now and then."""
@@ -115,7 +115,7 @@ class Progress(Hook):
 
     def before_predict(self, run: Run) -> None:
         """A bar for the prediction."""
-        self._begin("predict", run.feed.batches if run.feed is not None else None)
+        self._begin("predict", run.feeder.batches if run.feeder is not None else None)
 
     def after_predict_step(self, run: Run) -> None:
         """Move the bar, now and then."""

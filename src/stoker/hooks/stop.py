@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from torch import isfinite
 
-from stoker import dist
-from stoker.hooks.hook import Hook, Priority
+from stoker.core import dist
+from stoker.core.log import get_logger
+from stoker.hooks.base.hook import Hook, Priority
+from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.hooks.measure import total_grad_norm
-from stoker.hooks.monitor import Mode, Monitor
-from stoker.log import get_logger
 from stoker.run import Run
 
 _log = get_logger()
@@ -29,7 +29,7 @@ class EarlyStopping(Hook):
     """
 
     priority = Priority.EVALUATE
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EarlyStopping(Hook):
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
         self.monitor = Monitor(monitor, mode, min_delta)
-        self.reads = (self.monitor.name,)
+        self.consumes = (self.monitor.name,)
         self.patience = patience
         self.baseline = baseline
         self.check_finite = check_finite
@@ -107,7 +107,7 @@ class NaNGuard(Hook):
     """
 
     priority = Priority.ADJUST
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, action: Literal["stop", "skip", "ignore"] = "stop") -> None:
         if action not in ("stop", "skip", "ignore"):
@@ -122,7 +122,7 @@ class NaNGuard(Hook):
         bad = loss_is_bad or (
             run.engine.scaler is None and not bool(isfinite(total_grad_norm(run)))
         )
-        if not dist.any_true(bad):
+        if not dist.any_rank(bad):
             return
         self.found += 1
         what = f"{'the loss' if loss_is_bad else 'a gradient'} is NaN or infinite at {run.where()}"
@@ -131,7 +131,7 @@ class NaNGuard(Hook):
             return
         run.skip_update(what)
         if self.action == "stop":
-            run.requests.grant_stop(what)  # all have found it
+            run.requests.confirm_stop(what)  # all have found it
         else:
             _log.warning(f"{what}: the update is left out")
 

@@ -2,8 +2,8 @@
 
 from time import perf_counter
 
-from stoker.events.console import number
-from stoker.hooks.monitor import Monitor
+from stoker.events.writers.console import number
+from stoker.hooks.base.monitor import Monitor
 from stoker.run import Run
 
 _EPOCHS, _SECONDS = 5, 60.0
@@ -26,7 +26,7 @@ class Summary:
 
     def add(self, run: Run) -> None:
         """Take the results of an epoch."""
-        self._epoch = run.epoch_in_hand
+        self._epoch = run.current_epoch
         self._last = dict(run.metrics)
         for name, value in run.metrics.items():
             try:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.hooks.hook import Hook, Priority
-from stoker.log import get_logger
+from stoker.core.log import get_logger
+from stoker.core.timers import MultiTimer
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
-from stoker.timing import MultiTimer
 
 _log = get_logger()
 
@@ -29,8 +29,8 @@ class Timing(Hook):
     """
 
     priority = Priority.MEASURE
-    alike = True
-    puts = ("time/step", "time/data")
+    same_on_all_ranks = True
+    produces = ("time/step", "time/data")
 
     def __init__(self, *, ignore_steps: int = 0, log_epochs: bool = False) -> None:
         self.timers = MultiTimer()
@@ -50,9 +50,9 @@ class Timing(Hook):
         """Measure the epoch, and its steps apart from earlier ones."""
         self._step_timer.reset()
         self._data_timer.reset()
-        assert run.feed is not None
-        run.feed.timed = True
-        self._waited = run.feed.waited
+        assert run.feeder is not None
+        run.feeder.timed = True
+        self._waited = run.feeder.waited
         self.timers.start("train-epoch")
 
     def before_step(self, run: Run) -> None:
@@ -62,8 +62,8 @@ class Timing(Hook):
     def after_step(self, run: Run) -> None:
         """End a step."""
         seconds = perf_counter() - self._began
-        assert run.feed is not None
-        waited, self._waited = run.feed.waited - self._waited, run.feed.waited
+        assert run.feeder is not None
+        waited, self._waited = run.feeder.waited - self._waited, run.feeder.waited
         if self._ignore:
             self._ignore -= 1
             return
@@ -108,8 +108,8 @@ class Throughput(Hook):
     """
 
     priority = Priority.MEASURE
-    alike = True
-    puts = ("samples/s", "tokens/s")
+    same_on_all_ranks = True
+    produces = ("samples/s", "tokens/s")
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -150,8 +150,8 @@ class Memory(Hook):
     """``memory/host`` and, on an accelerator, ``memory/device``: peaks in GiB, after each epoch."""
 
     priority = Priority.MEASURE
-    alike = True
-    puts = ("memory/host", "memory/device")
+    same_on_all_ranks = True
+    produces = ("memory/host", "memory/device")
 
     def after_epoch(self, run: Run) -> None:
         """Record the peaks."""

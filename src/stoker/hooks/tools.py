@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from stoker.errors import did_you_mean
-from stoker.hooks.hook import POINTS, Hook, Priority
-from stoker.log import get_logger
+from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
+from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.run import Run
 
 _log = get_logger()
@@ -49,7 +49,7 @@ class Profiler(Hook):
     """
 
     priority = Priority.MEASURE
-    alike = True
+    same_on_all_ranks = True
     writes = True
 
     def __init__(self, start: int = 10, steps: int = 5, path: str | Path | None = None) -> None:

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.every import Every
+from stoker.core.tree import local_part
 from stoker.engine import bare
-from stoker.every import Every
-from stoker.folder import usual_mode
-from stoker.hooks.hook import Hook, Priority
-from stoker.hooks.monitor import Mode, Monitor
-from stoker.hooks.periodic import Periodic
+from stoker.hooks.base.hook import Hook, Priority
+from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.hooks.base.periodic import Periodic
 from stoker.nn import LayerFreezer
 from stoker.run import Run
-from stoker.tree import local_part
+from stoker.storage.local import usual_mode
 
 
 class EMA(Hook):
@@ -32,8 +32,8 @@ class EMA(Hook):
     """
 
     priority = 65  # after what judges and keeps a validation, before what saves
-    alike = True
-    of_model = True
+    same_on_all_ranks = True
+    replicated_state = True
 
     def __init__(
         self, decay: float = 0.999, *, validate: bool = True, use_at_end: bool = False
@@ -109,12 +109,12 @@ class KeepBest(Hook):
     """
 
     priority = Priority.EVALUATE
-    alike = True
-    of_model = True
+    same_on_all_ranks = True
+    replicated_state = True
 
     def __init__(self, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
         self.monitor = Monitor(monitor, mode)
-        self.reads = (self.monitor.name,)
+        self.consumes = (self.monitor.name,)
         self.step: int | None = None
         self._weights: dict[str, Tensor] = {}
 
@@ -170,7 +170,7 @@ class FreezeLayers(Hook):
     """
 
     priority = Priority.ADJUST
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,
@@ -216,14 +216,14 @@ class SaveWeights(Periodic):
 
     Args:
         path: where; None means the run folder.
-        every: when, beside the end and `run.ask("save")`.
+        every: when, beside the end and `run.request("save")`.
         optional: write nothing, instead of an error, for a run without a folder.
     """
 
     priority = Priority.SAVE
-    alike = True
+    same_on_all_ranks = True
     writes = True
-    wish = "save"
+    request = "save"
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class SaveWeights(Periodic):
         weights = run.engine.weights()
         if dist.is_main():
             self._write(path, weights, run.step)
-        dist.wait()  # nobody goes on to read a file that is not there yet
+        dist.barrier()  # nobody goes on to read a file that is not there yet
 
     def _write(self, path: Path, weights: dict[str, Tensor], step: int) -> None:
         from safetensors.torch import save_file
@@ -277,14 +277,14 @@ class Plateau(Hook):
     """Lowers the learning rate when a result stops to improve, by torch's ReduceLROnPlateau."""
 
     priority = Priority.EVALUATE
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, scheduler: ReduceLROnPlateau, monitor: str = "val/loss") -> None:
         if not isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(f"Plateau takes a ReduceLROnPlateau, got a {type(scheduler).__name__}")
         self.scheduler = scheduler
         self.monitor = Monitor(monitor, scheduler.mode)
-        self.reads = (self.monitor.name,)
+        self.consumes = (self.monitor.name,)
 
     def before_train(self, run: Run) -> None:
         """See that there will be something to watch."""

@@ -6,15 +6,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.every import Every
+from stoker.core.log import LogFile as LogFileHandler
+from stoker.core.timers import Pace
 from stoker.events import Cursor, Where, Writer
-from stoker.events.console import number
-from stoker.every import Every
-from stoker.hooks.hook import Hook, Priority
-from stoker.hooks.periodic import Periodic
-from stoker.log import LogFile as LogFileHandler
+from stoker.events.writers.console import number
+from stoker.hooks.base.hook import Hook, Priority
+from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
-from stoker.timing import Pace
 
 
 class Write(Periodic):
@@ -30,9 +30,9 @@ class Write(Periodic):
     """
 
     priority = Priority.REPORT
-    alike = True
+    same_on_all_ranks = True
     writes = True
-    wish = "log"
+    request = "log"
 
     def __init__(
         self, *writers: Writer, every: int | str | Every = "50st", optional: bool = False
@@ -158,7 +158,7 @@ class LogFile(Hook):
     """
 
     priority = Priority.REPORT
-    alike = True
+    same_on_all_ranks = True
     writes = True
 
     def __init__(self) -> None:
@@ -205,4 +205,4 @@ def epoch_line(run: Run, seconds: float) -> str:
     of = f"/{run.max_epochs}" if run.max_epochs is not None else ""
     shown = [f"{name} {number(name, value)}" for name, value in run.metrics.items()]
     took = f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
-    return "  ".join([f"epoch {run.epoch_in_hand}{of}", f"step {run.step}", *shown, took])
+    return "  ".join([f"epoch {run.current_epoch}{of}", f"step {run.step}", *shown, took])

@@ -1,13 +1,13 @@
 """Starting the processes of a job: on this machine, on Ray or on Spark.
 
-Under torchrun and Slurm they are started already: `stoker.dist.connect` reads the environment.
+Under torchrun and Slurm they are started already: `stoker.core.dist.connect` reads the environment.
 Nothing here knows about training: one function runs in every process.
 """
 
 from collections.abc import Callable
 from typing import Any, Literal
 
-from stoker.errors import RankFailed, did_you_mean
+from stoker.core.errors import RankFailed, did_you_mean
 from stoker.launch.processes import warm_up
 
 __all__ = ["RankFailed", "run"]

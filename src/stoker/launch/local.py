@@ -22,7 +22,7 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from stoker.errors import Preempted, RankFailed
+from stoker.core.errors import Preempted, RankFailed
 from stoker.launch.processes import End, Processes
 from stoker.launch.rank import FORWARDED, packed
 

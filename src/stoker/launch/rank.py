@@ -16,7 +16,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from stoker.errors import RankFailed
+from stoker.core.errors import RankFailed
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """What a launcher passes on to its processes; they hold it back until they can mind it."""

@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from stoker.errors import RankFailed
+from stoker.core.errors import RankFailed
 from stoker.launch.rank import REPORT, ImportPath, Report, called
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")

@@ -13,7 +13,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from typing import Any
 
-from stoker.errors import RankFailed
+from stoker.core.errors import RankFailed
 from stoker.launch.rank import REPORT, ImportPath, Report, called
 
 _REFUSED = 2

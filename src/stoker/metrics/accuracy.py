@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker import dist
+from stoker.core import dist
 
 _BATCHES, _ELEMENTS = 256, 1_000_000  # how many may wait to be counted; bounds memory
 
@@ -61,7 +61,7 @@ class Accuracy:
     def compute(self) -> float:
         """Hits over samples, of all processes; NaN where there are no samples."""
         self._count()
-        correct, total = dist.all_sum(int(self._correct), int(self._total))
+        correct, total = dist.all_reduce_sum(int(self._correct), int(self._total))
         return correct / total if total else float("nan")
 
     def state_dict(self) -> dict[str, Any]:

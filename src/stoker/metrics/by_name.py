@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 from stoker.metrics.accuracy import Accuracy
 from stoker.metrics.metric import Metric
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from stoker import dist
-from stoker.tree import as_floats
-from stoker.types import Scalar
+from stoker.core import dist
+from stoker.core.tree import as_floats
+from stoker.core.types import Scalar
 
 _FOLD = (
     256  # readings kept apart before they are added up; bounds memory, spares an addition a step
@@ -72,7 +72,7 @@ class Mean:
     def compute(self) -> float:
         """The mean over all samples of all processes."""
         total, weight = self._totals()
-        total, weight = dist.all_sum(float(total), weight)
+        total, weight = dist.all_reduce_sum(float(total), weight)
         return total / weight if weight else float("nan")
 
     def state_dict(self) -> dict[str, Any]:

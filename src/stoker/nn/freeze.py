@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from torch import nn
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 
 Status: TypeAlias = Literal["frozen", "unfrozen"]
 

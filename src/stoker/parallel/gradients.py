@@ -9,7 +9,7 @@ import torch.distributed as c10d
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.tree import local_part
+from stoker.core.tree import local_part
 
 _BUCKET = 25 * 2**20
 
@@ -28,7 +28,7 @@ class Gradients:
     def after_backward(self) -> None:
         """A backward pass is over."""
 
-    def before_look(self) -> None:
+    def before_eval(self) -> None:
         """The model is about to be judged: buffers are those of the first process."""
 
 
@@ -59,7 +59,7 @@ class Averaged(Gradients):
         if self._enabled:
             average([p for p in self._model.parameters() if p.requires_grad], self._group)
 
-    def before_look(self) -> None:
+    def before_eval(self) -> None:
         """Take the buffers of the first process."""
         first = c10d.get_process_group_ranks(self._group)[0]
         _broadcast(self._model.buffers(), first, self._group)
@@ -133,7 +133,7 @@ class Copies(Gradients):
             self._check_unused()
         self._through = False
 
-    def before_look(self) -> None:
+    def before_eval(self) -> None:
         """Take the buffers of the first process."""
         first = c10d.get_process_group_ranks(self._group)[0]
         _broadcast(self._model.buffers(), first, self._group)

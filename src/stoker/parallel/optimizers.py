@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from stoker.parallel.norm import mesh_of
+from stoker.parallel.grad_norm import mesh_of
 
 
 def repoint(optimizer: Optimizer, replaced: Mapping[int, nn.Parameter | None]) -> None:

@@ -13,10 +13,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
+from stoker.core.tree import is_sharded
 from stoker.parallel.gradients import Gradients
 from stoker.parallel.layout import Layout
-from stoker.tree import is_sharded
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -88,8 +88,10 @@ def blocks_of(model: nn.Module, pattern: str | None) -> list[nn.Module]:
         for module in model.modules()
         if isinstance(module, nn.ModuleList | nn.Sequential)
     ]
-    alike = [row for row in rows if len(row) > 1 and len({type(child) for child in row}) == 1]
-    return max(alike, key=len, default=[])
+    same_on_all_ranks = [
+        row for row in rows if len(row) > 1 and len({type(child) for child in row}) == 1
+    ]
+    return max(same_on_all_ranks, key=len, default=[])
 
 
 def _matches(name: str, pattern: str) -> bool:

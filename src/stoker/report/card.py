@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.checkpoint.files import said_size
 from stoker.report.facts import Facts
+from stoker.storage.local import said_size
 
 _PARTS = {
     "model": "model",

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from stoker.checkpoint.files import said_size
-from stoker.events.console import number
-from stoker.hooks.monitor import Monitor
+from stoker.events.writers.console import number
+from stoker.hooks.base.monitor import Monitor
 from stoker.report.blocks import Block, Chart, Charts, Code, Heading, Line, Shares, Table, Text
 from stoker.report.card import card_of
 from stoker.report.facts import Curve, Facts
+from stoker.report.format import said_seconds, said_share
 from stoker.report.goodput import KINDS, Attempt, Goodput
-from stoker.report.words import said_seconds, said_share
+from stoker.storage.local import said_size
 
 _MOST_CHARTS = 60
 _FIRST = ("train/", "val/", "lr", "grad_norm")

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from stoker.checkpoint.manifest import NAME, Manifest, faults_at_a_glance, faults_of
-from stoker.errors import CheckpointError
+from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
+from stoker.core.errors import CheckpointError
 from stoker.report.goodput import Goodput, goodput_of, read_ledger
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from functools import singledispatch
 from html import escape
 
 from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
-from stoker.report.curves import COLORS
+from stoker.report.plot_points import COLORS
 from stoker.report.svg import chart_svg, shares_svg
 
 _STYLE = """

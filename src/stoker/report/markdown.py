@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import singledispatch
 
 from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
-from stoker.report.words import said_share
+from stoker.report.format import said_share
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 

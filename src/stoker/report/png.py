@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 from stoker.report.blocks import Charts
-from stoker.report.curves import COLORS, thinned
+from stoker.report.plot_points import COLORS, thinned
 
 _COLUMNS = 3
 _MOST = 30

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from stoker.report.blocks import Chart, Shares
-from stoker.report.curves import COLORS, said_tick, span, thinned, ticks
-from stoker.report.words import said_share
+from stoker.report.format import said_share
+from stoker.report.plot_points import COLORS, said_tick, span, thinned, ticks
 
 _WIDTH, _HEIGHT = 460, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26

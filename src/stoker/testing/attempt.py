@@ -25,10 +25,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from stoker import dist
 from stoker.config import ConfigError
+from stoker.core import dist
 from stoker.testing.kill import Doomed, Kill
-from stoker.testing.watch import watching
+from stoker.testing.watcher import watching
 
 Make: TypeAlias = Callable[[Path], object]
 """Builds a training and runs it, in the run folder it is given."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from stoker.events.jsonl import read_json_lines
-from stoker.testing.record import OF_HOOK, Place, Records, Row, is_measured
+from stoker.events.writers.jsonl import read_json_lines
+from stoker.testing.record import OF_HOOK, Position, Records, Row, is_measured
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Difference:
 class _When(NamedTuple):
     """How early a difference is: causes come before what follows from them."""
 
-    place: Place
+    place: Position
     part: int
     unexplained: bool = True
     rank: int = 0
@@ -142,7 +142,7 @@ def _suspects(reference: Records, other: Records, until: Row) -> tuple[str, ...]
     return ()
 
 
-def _suspects_of_all(pairs: Sequence[tuple[Records, Records]], place: Place) -> tuple[str, ...]:
+def _suspects_of_all(pairs: Sequence[tuple[Records, Records]], place: Position) -> tuple[str, ...]:
     """Those of each process, where the one that differs first has none."""
     found: list[str] = []
     for rank, (reference, other) in enumerate(pairs):

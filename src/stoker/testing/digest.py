@@ -9,7 +9,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from stoker.tree import local_part
+from stoker.core.tree import local_part
 
 _SCALARS = (bool, int, float, str, type(None))
 _DEEPEST = 20

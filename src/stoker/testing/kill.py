@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 from stoker.run import Run
-from stoker.testing.record import Place, Recorder, Records
+from stoker.testing.record import Position, Recorder, Records
 
 Kind: TypeAlias = Literal["step", "save", "eval", "data"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -24,7 +24,7 @@ _POINTS = {
         "verified",
     ),
 }
-"""The points of each kind; those of a save are the ones of `stoker.checkpoint.points`."""
+"""The points of each kind; those of a save are the ones of `stoker.storage.crash_points`."""
 
 _SAVE_OF_OTHERS = ("partial-made", "file-written:1", "file-synced:1", "file-synced:2")
 """What ranks from 1 on do of a save; rank 0 makes a checkpoint of their files."""
@@ -36,7 +36,7 @@ _KILL_AT = "STOKER_KILL_AT"
 class Kill:
     """A moment to be killed at: the first of its kind that comes from a step on."""
 
-    place: Place
+    place: Position
     kind: str
     point: str
     rank: int = 0

@@ -9,10 +9,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
+from stoker.build import assembled
 from stoker.config import Config, ConfigError, load
-from stoker.config.node import Section
-from stoker.defaults import assembled
-from stoker.errors import StokerError
+from stoker.config.lazy import Section
+from stoker.core.errors import StokerError
 from stoker.testing.attempt import Attempt, Failure, Make
 from stoker.testing.compare import Difference, compared, first_difference
 from stoker.testing.kill import KINDS, Kill, check_kinds, plan
@@ -233,8 +233,8 @@ class _Proof:
 def _bring_in(processes: int) -> None:
     """Import what each fork would import for itself, which takes seconds."""
     if processes > 1:
-        import stoker.checkpoint.divide
-        import stoker.parallel.drive  # noqa: F401
+        import stoker.checkpoint.sharding.planner
+        import stoker.parallel.pipeline.driver  # noqa: F401
 
 
 def _read(attempts: list[Attempt]) -> list[Records]:

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from stoker.config import ConfigError
+from stoker.core.seed import random_state
 from stoker.hooks import Write
+from stoker.resume.capture import RunState
 from stoker.run import Run
-from stoker.seed import random_state
-from stoker.state import RunState
 from stoker.testing.digest import mark, marks
 from stoker.testing.suspects import unsaved
-from stoker.testing.watch import Watcher
+from stoker.testing.watcher import Watcher
 
 Parts: TypeAlias = dict[str, dict[str, str]]
 """Marks by part and place: ``{"weights": {"0.bias": "9f…"}}``, in the order of cause."""
@@ -111,7 +111,7 @@ class Recorder(Watcher):
 
     def _write(self, kind: str, run: Run, **more: Any) -> None:
         place = {"fit": self.fit, "step": run.step, "samples": run.samples}
-        row = {"kind": kind, **place, "epoch": run.epoch_in_hand, **more}
+        row = {"kind": kind, **place, "epoch": run.current_epoch, **more}
         os.write(self._file, (json.dumps(row) + "\n").encode())
 
 
@@ -147,7 +147,7 @@ def _compared(hook: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Position:
     """A step of a program: which fit, which step, and the samples until then."""
 
     fit: int
@@ -159,7 +159,7 @@ class Place:
 class Row:
     """The marks of a step, or of the end of a fit."""
 
-    place: Place
+    place: Position
     epoch: int
     attempt: int
     parts: Parts
@@ -170,8 +170,8 @@ class Row:
 class Records:
     """What one training did over all its attempts."""
 
-    steps: dict[Place, Row] = field(default_factory=dict)
-    evals: list[Place] = field(default_factory=list)
+    steps: dict[Position, Row] = field(default_factory=dict)
+    evals: list[Position] = field(default_factory=list)
     ends: dict[int, Row] = field(default_factory=dict)
     folders: dict[int, Path] = field(default_factory=dict)
     came_from: dict[int, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class Records:
         return made.step if made is not None else max(self.came_from.values(), default=0)
 
     def _take(self, row: dict[str, Any], attempt: int) -> None:
-        place = Place(row["fit"], row["step"], row["samples"])
+        place = Position(row["fit"], row["step"], row["samples"])
         if row["kind"] == "begin":
             gone = [one for one in self.steps if one.fit == place.fit and one > place]
             for one in gone:

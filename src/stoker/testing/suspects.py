@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.state import RunState
+from stoker.resume.capture import RunState
 from stoker.testing.digest import digest
 
 _PLAIN = (bool, int, float, str)
@@ -43,7 +43,7 @@ def _roots(state: RunState) -> Iterator[tuple[str, Any]]:
         yield "criterion", _Own(engine.given_criterion)
     if not _is_ours(state.step):
         yield "step", state.step
-    loader = getattr(state.run.feed, "loader", None)
+    loader = getattr(state.run.feeder, "loader", None)
     if not _is_ours(loader):
         yield "train_loader", loader
     for part in ("dataset", "sampler", "collate_fn"):

@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from stoker import Layout, dist
+from stoker import Layout
 from stoker.config import ConfigError
-from stoker.config.load import executed
-from stoker.errors import did_you_mean
+from stoker.config.files import executed
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
 
 _RESERVED = (
     *("parallel", "fp16", "zero", "gradient_accumulation", "clip_grad_norm", "gradient_handler"),

@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stoker import Engine as Core
-from stoker import dist, seed_all
-from stoker.data import Feed
+from stoker import seed_all
+from stoker.core import dist
+from stoker.data import BatchFeeder
 from stoker.dialects.colossalai.builder import build_from_registry
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.engine import (
@@ -151,8 +152,8 @@ class _Windows:
         for window in self._feed(self._every):
             yield from window
 
-    def _feed(self, every: int = 1) -> Feed:
-        return Feed(self.of_windows, every, last_window="drop", part=self._core.part)
+    def _feed(self, every: int = 1) -> BatchFeeder:
+        return BatchFeeder(self.of_windows, every, last_window="drop", part=self._core.part)
 
 
 class _Rates:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from stoker import dist
-from stoker.log import get_logger
+from stoker.core import dist
+from stoker.core.log import get_logger
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from stoker.core.timers import Timer as _Watch
 from stoker.data import unshared
-from stoker.timing import Timer as _Watch
 
 
 class Timer(_Watch):

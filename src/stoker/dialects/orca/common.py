@@ -7,8 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from stoker.errors import did_you_mean
-from stoker.log import get_logger
+from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
 
 __all__ = ["OrcaContext", "init_orca_context", "stop_orca_context"]
 

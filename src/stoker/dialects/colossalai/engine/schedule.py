@@ -10,9 +10,9 @@ from torch import Tensor
 from stoker import Engine as Core
 from stoker import Output, PlainSchedule, Schedule, Step
 from stoker import PipelineSchedule as _Pipeline
+from stoker.core.tree import batch_size, concatenate, describe
 from stoker.engine.batch import call, fault_of_targets, split
 from stoker.engine.schedule import mean_loss
-from stoker.tree import batch_size, concatenate, describe
 
 Seen = tuple[Any, Any, Tensor | None]
 Process = Callable[..., tuple[Any, Any]]
@@ -27,10 +27,10 @@ class _Divided(_Pipeline):
             self._check(batch)
         super().run(engine, batches, *rest)
 
-    def look(self, engine: Core, batch: Any, forward: Any) -> Any:
+    def forward_only(self, engine: Core, batch: Any, forward: Any) -> Any:
         """Forward, if it does."""
         self._check(batch)
-        return super().look(engine, batch, forward)
+        return super().forward_only(engine, batch, forward)
 
     def _check(self, batch: Any) -> None:
         size, count = batch_size(batch), self.microbatches or 1
@@ -93,15 +93,15 @@ class BaseSchedule:
         if forward_only:
             with torch.no_grad():
                 forward = step.forward if return_loss else step.without_loss
-                output = self.core.look(core, batch, core.precision.cast(forward))
+                output = self.core.forward_only(core, batch, core.precision.cast(forward))
                 outputs += [] if output is None else [output]
         else:
-            took = _taker(outputs, size)
+            on_output = _taker(outputs, size)
             shares = engine.gradient_accumulation if self.kind is not None else 1
             backward = core.backward if self.kind is not None else engine.backward
             forward = core.precision.cast(step.forward)
             with engine.sharing():
-                self.core.run(core, [batch], [size], size * shares, forward, backward, took)
+                self.core.run(core, [batch], [size], size * shares, forward, backward, on_output)
             engine.count_backward(past=self.kind is not None)
         output, label, loss = joined(outputs, sums=core.sums)
         return (output, label, loss) if return_output_label else (None, None, loss)
@@ -204,12 +204,12 @@ def joined(outputs: list[Output], *, sums: bool) -> Seen:
 
 
 def _taker(outputs: list[Output], whole: int) -> Any:
-    def took(output: Output, size: int | None = None) -> Output:
+    def on_output(output: Output, size: int | None = None) -> Output:
         output.weight = whole if size is None else size
         outputs.append(output)
         return output
 
-    return took
+    return on_output
 
 
 def _judged(criterion: Callable[..., Any], outputs: Any, label: Any) -> Any:

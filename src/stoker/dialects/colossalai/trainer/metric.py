@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker import dist
+from stoker.core import dist
+from stoker.core.types import Scalar, Stateful
 from stoker.metrics import Accuracy, Mean
-from stoker.types import Scalar, Stateful
 
 _SAVED = (Stateful, Tensor, bool, int, float, str, list, dict, type(None))
 

@@ -73,7 +73,7 @@ class Trainer:
     def cur_epoch(self) -> int:
         """The number of the epoch, from 0; set it before a fit to begin there."""
         run = self.run
-        return int(run.epoch_in_hand - 1 if self._in_epoch else run.epoch)
+        return int(run.current_epoch - 1 if self._in_epoch else run.epoch)
 
     @cur_epoch.setter
     def cur_epoch(self, epoch: int) -> None:
@@ -153,7 +153,7 @@ class Trainer:
             accumulate=self.engine.gradient_accumulation,
             last_window="drop",
         )
-        for counter in ("step", "epoch", "epoch_in_hand", "samples", "feed"):
+        for counter in ("step", "epoch", "current_epoch", "samples", "feeder"):
             setattr(self.run, counter, getattr(before, counter))
         if self._speaks and self.hooks:
             for hook in self.hooks:
@@ -187,7 +187,7 @@ class Trainer:
             handle = stock.Callback(
                 name="gradient handlers", before_update=lambda run: self.engine.handle_gradient()
             )
-            handle.alike = True
+            handle.same_on_all_ranks = True
             made.append(handle)
         return made
 
@@ -196,7 +196,7 @@ class _States(Hook):
     """Where the trainer is, and the metrics of the epoch in progress, which survive a restart."""
 
     priority = _FIRST
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -264,7 +264,7 @@ def _clock(trainer: Trainer) -> list[Hook]:
         after_val_step=lambda run: timer.stop("Test-step", keep_in_history=True),
         after_val=lambda run: timer.stop("Test-epoch", keep_in_history=True),
     )
-    begins.alike = ends.alike = True
+    begins.same_on_all_ranks = ends.same_on_all_ranks = True
     return [begins, ends]
 
 

@@ -5,9 +5,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from stoker.config.node import Section
+from stoker.config.lazy import Section
+from stoker.core.errors import did_you_mean
 from stoker.dialects.libai.config.lazy import LazyConfig
-from stoker.errors import did_you_mean
 
 _SHIPPED = Path(__file__).parent.parent / "configs"
 

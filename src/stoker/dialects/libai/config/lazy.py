@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.config import Builder, Config, ConfigError, L, Lazy, load
-from stoker.config.node import Section, rebuilt
-from stoker.config.text import settled, write
+from stoker.config.lazy import Section, rebuilt
+from stoker.config.yaml_text import settled, write
 
 LazyCall = L
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker import Engine, Hook, Output, Run, Step, dist
+from stoker import Engine, Hook, Output, Run, Step
+from stoker.core import dist
 from stoker.dialects.adapter import Adapter, overridden, with_names
 from stoker.hooks import Write
 
@@ -22,7 +23,7 @@ def adapted(hooks: Iterable[Any], base: type) -> list[Hook]:
         if isinstance(hook, Hook):
             found.append(hook)
             continue
-        found.append(one := Adapter(hook, name, alike=True))
+        found.append(one := Adapter(hook, name, same_on_all_ranks=True))
         for point in overridden(hook, base, _POINTS):
             one.place(point, point, _without_run(getattr(hook, point)))
     return found
@@ -35,7 +36,7 @@ def _without_run(call: Any) -> Any:
 class Clock(Hook):
     """Keeps the trainer's counters: the iteration in hand counts from 0."""
 
-    alike = True
+    same_on_all_ranks = True
     priority = 0
 
     def __init__(self, trainer: Any) -> None:
@@ -50,18 +51,20 @@ class Clock(Hook):
         trainer.iter = trainer.start_iter = run.step
         periods = [hook.every for hook in trainer._hooks if isinstance(hook, Write)]
         steps = {int(every.count) if every.unit == "st" else 1 for every in periods if every}
-        self._periods = dist.gathered(sorted(steps))[0]  # writers may be in the first alone
+        self._periods = dist.all_gather_object(sorted(steps))[
+            0
+        ]  # writers may be in the first alone
         _log.info(f"Starting training from iteration {run.step}")
 
     def before_epoch(self, run: Run) -> None:
         """Measure how long batches take to come."""
-        assert run.feed is not None
-        run.feed.timed, self._waited = True, run.feed.waited
+        assert run.feeder is not None
+        run.feeder.timed, self._waited = True, run.feeder.waited
 
     def before_step(self, run: Run) -> None:
         """An iteration begins."""
-        assert run.feed is not None
-        waited, self._waited = run.feed.waited - self._waited, run.feed.waited
+        assert run.feeder is not None
+        waited, self._waited = run.feeder.waited - self._waited, run.feeder.waited
         self._trainer.iter, self._trainer.data_time = run.step, waited
 
     def after_step(self, run: Run) -> None:
@@ -69,7 +72,9 @@ class Clock(Hook):
         storage = self._trainer.storage
         storage.samples = run.samples
         if storage.apart and (
-            run.done or run.wishes or any(run.step % period == 0 for period in self._periods)
+            run.done
+            or run.requests.active
+            or any(run.step % period == 0 for period in self._periods)
         ):
             storage.share()
 

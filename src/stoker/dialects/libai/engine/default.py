@@ -12,11 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from stoker import dist, seed_all
+from stoker import seed_all
 from stoker.config import ConfigError, Lazy
-from stoker.config.load import merge
-from stoker.config.node import Section
+from stoker.config.files import merge
+from stoker.config.lazy import Section
 from stoker.config.run_section import batch_sizes
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
 from stoker.dialects.libai.config import LazyConfig, get_config, instantiate, try_get_key
 from stoker.dialects.libai.config.lazy import as_config, supplied
 from stoker.dialects.libai.engine import hooks
@@ -37,7 +39,6 @@ from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.distributed import layout_of
 from stoker.dialects.libai.utils.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
 from stoker.dialects.libai.utils.logger import setup_logger
-from stoker.errors import did_you_mean
 
 _log = logging.getLogger("libai.default")
 
@@ -309,27 +310,27 @@ class DefaultTrainer(TrainerBase):
     def build_hooks(self) -> list[Any]:
         """Timer, learning rate, checkpoints, evaluation, the best, writers."""
         train = self.cfg["train"]
-        kept, judged = train["checkpointer"], train["evaluation"]
+        kept, compute_loss = train["checkpointer"], train["evaluation"]
         found: list[Any] = [hooks.IterationTimer(), hooks.LRScheduler()]
         found.append(
             hooks.PeriodicCheckpointer(
                 self.checkpointer, kept["period"], max_to_keep=kept["max_to_keep"]
             )
         )
-        if judged["enabled"] and self.test_loader:
+        if compute_loss["enabled"] and self.test_loader:
             evaluator = self.build_evaluator(self.cfg)
 
             def test() -> Any:
                 self._results = self.test(self.cfg, self.test_loader, self.model, evaluator)
                 return self._results
 
-            found.append(hooks.EvalHook(judged["eval_period"], test))
+            found.append(hooks.EvalHook(compute_loss["eval_period"], test))
             found.append(
                 hooks.BestCheckpointer(
-                    judged["eval_period"],
+                    compute_loss["eval_period"],
                     self.checkpointer,
-                    judged["eval_metric"],
-                    judged["eval_mode"],
+                    compute_loss["eval_metric"],
+                    compute_loss["eval_mode"],
                 )
             )
         if dist.is_main():

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from stoker import Run
 from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.commit import remove
+from stoker.checkpoint.write.commit import remove
+from stoker.core.errors import did_you_mean
 from stoker.dialects.adapter import link
 from stoker.dialects.libai.engine.trainer import HookBase
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.events import EventWriter, Foreign
-from stoker.errors import did_you_mean
 from stoker.events import Writer
 
 _log = logging.getLogger("libai.hooks")

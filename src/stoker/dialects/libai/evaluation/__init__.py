@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stoker import Engine, Hook, Output, Run, Step, Trainer, dist, events, metrics
+from stoker import Engine, Hook, Output, Run, Step, Trainer, events, metrics
+from stoker.core import dist
 
 _log = logging.getLogger("libai.evaluation")
 
@@ -128,7 +129,7 @@ class PPLEvaluator(DatasetEvaluator):
 class _Judge(Hook):
     """Shows an evaluator in the first process the batches of all."""
 
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, evaluator: DatasetEvaluator) -> None:
         self._evaluator = evaluator
@@ -137,7 +138,7 @@ class _Judge(Hook):
         seen = None
         if run.outputs and run.sizes[0]:
             seen = (run.outputs[-1].targets, run.outputs[-1].outputs)
-        for pair in dist.gathered(seen):
+        for pair in dist.all_gather_object(seen):
             if pair is not None and dist.is_main():
                 self._evaluator.process(*pair)
 
@@ -177,7 +178,7 @@ def inference_on_dataset(
     trainer.evaluate(data_loader, limit_batches=limit)
     with dist.alone():
         results = judge.evaluate() if dist.is_main() else None
-    return dist.lent(results, 0) or {}
+    return dist.broadcast_object(results, 0) or {}
 
 
 def _engine_of(model: nn.Module) -> Engine | None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from stoker import dist, load_weights
+from stoker import load_weights
 from stoker.checkpoint import Checkpoints
-from stoker.saved import find_checkpoint
+from stoker.core import dist
+from stoker.resume.lookup import find_checkpoint
 
 _log = logging.getLogger("libai.checkpoint")
 

@@ -4,10 +4,10 @@ import os
 from typing import Any
 
 from stoker import Layout
-from stoker import dist as _dist
+from stoker.core import dist as _dist
 
 get_rank, get_world_size = _dist.rank, _dist.world_size
-is_main_process, synchronize = _dist.is_main, _dist.wait
+is_main_process, synchronize = _dist.is_main, _dist.barrier
 
 
 def get_local_rank() -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker import Engine, dist, events
+from stoker import Engine, events
+from stoker.core import dist
 from stoker.events import Row, Where, Writer
 
 _log = logging.getLogger("libai.events")
@@ -76,7 +77,7 @@ class EventStorage(events.EventStorage):
         self.apart.clear()
         places = [(vs, at) for vs, count in new for at in range(-min(count, len(vs)), 0)]
         if places:
-            sums = dist.all_sum(*(float(values[at]) for values, at in places))
+            sums = dist.all_reduce_sum(*(float(values[at]) for values, at in places))
             for (values, at), one in zip(places, sums, strict=True):
                 values[at] = one / dist.world_size()
 

@@ -4,8 +4,8 @@ import logging
 import sys
 from pathlib import Path
 
-from stoker import dist
-from stoker.log import LogFile
+from stoker.core import dist
+from stoker.core.log import LogFile
 
 
 def setup_logger(output: str | Path | None = None, name: str = "libai") -> logging.Logger:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stoker import Hook, dist, hooks
-from stoker.errors import did_you_mean
+from stoker import Hook, hooks
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
 from stoker.events import TensorBoard
-from stoker.hooks.monitor import Mode
+from stoker.hooks.base.monitor import Mode
 
 Logs: TypeAlias = dict[str, Any]
 

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from stoker import Run, dist, hooks
+from stoker import Run, hooks
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.manifest import NAME as MANIFEST
-from stoker.checkpoint.manifest import Manifest
-from stoker.log import get_logger
-from stoker.saved import find_checkpoint
+from stoker.checkpoint.format.manifest import NAME as MANIFEST
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.core import dist
+from stoker.core.log import get_logger
+from stoker.resume.lookup import find_checkpoint
 
 _log = get_logger()
 
@@ -90,7 +91,7 @@ class Folders(hooks.Checkpoint):
         run = self._run
         if run is None or not run.step:
             return None
-        whole = run.epoch == run.epoch_in_hand
+        whole = run.epoch == run.current_epoch
         if self.wanted(run) and not whole:
             return f"iteration_{run.step}"
         last = run.done and self._names_last and not run.requests.signal
@@ -103,13 +104,13 @@ def publish(target: Path, save: Callable[[Path], None], put: Callable[[Path], No
     if dist.is_main():
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    dist.from_main("")  # the others wait
+    dist.broadcast_from_rank0("")  # the others wait
     save(partial)
     put(partial)
     if dist.is_main():
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)
-    dist.from_main("")
+    dist.broadcast_from_rank0("")
 
 
 def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> None:
@@ -150,11 +151,11 @@ def forget(output_dir: Path) -> None:
 
 
 def _remove(checkpoints: Checkpoints) -> None:
-    dist.from_main("")
+    dist.broadcast_from_rank0("")
     if dist.is_main():
         for path in checkpoints.list():
             shutil.rmtree(path)
-    dist.from_main("")
+    dist.broadcast_from_rank0("")
 
 
 def found(path: str | Path) -> Path:

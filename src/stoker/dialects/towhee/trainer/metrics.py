@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from stoker import metrics
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 
 _OLD = {
     "Accuracy": "accuracy",

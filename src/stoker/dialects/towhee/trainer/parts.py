@@ -10,8 +10,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
-from stoker import Engine, Hook, dist, hooks
+from stoker import Engine, Hook, hooks
 from stoker.config import LOSSES, OPTIMIZERS, SCHEDULERS, Registry
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
 from stoker.data import SeededDataset
 from stoker.dialects.adapter import with_names
 from stoker.dialects.towhee.trainer.callback import (
@@ -24,8 +27,6 @@ from stoker.dialects.towhee.trainer.callback import (
     TrainerControl,
 )
 from stoker.dialects.towhee.trainer.training_config import Spec, TrainingConfig, off
-from stoker.errors import did_you_mean
-from stoker.log import get_logger
 from stoker.nn import lr
 
 _log = get_logger()

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from stoker import Engine, Hook, Output, Priority, Run, Step
+from stoker.core.types import Stateful
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.towhee.trainer.callback import Callback, CallbackList, TrainerControl
 from stoker.metrics import Mean
-from stoker.types import Stateful
 
 WHOLE = ["the whole evaluation"]
 """The one batch of an evaluation that the user's own ``evaluate`` makes."""
@@ -103,7 +103,7 @@ def acts(callback: Callback, point: str) -> list[str]:
 def adapted(callback: Callback, name: str, logs: dict[str, Any]) -> Adapter:
     """A callback, called with the logs where it acts."""
     ours = type(callback).__module__.startswith(__name__.rpartition(".")[0])
-    hook = Adapter(callback, name, alike=ours)
+    hook = Adapter(callback, name, same_on_all_ranks=ours)
     for point, place in PLACES.items():
         if own := acts(callback, point):
             hook.place(own[0], place, _call(getattr(callback, point), point, logs))
@@ -118,7 +118,7 @@ def _call(method: Any, point: str, logs: dict[str, Any]) -> Callable[[Run], None
     if point.startswith("on_eval"):
         return lambda run: None if _is_whole(run) else method(logs)
     if point.startswith("on_epoch"):
-        return lambda run: method(run.epoch_in_hand, logs)
+        return lambda run: method(run.current_epoch, logs)
     return lambda run: method(logs)
 
 
@@ -129,7 +129,7 @@ class Relay(Hook):
     """
 
     priority = Priority.NORMAL - 1
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class Relay(Hook):
         """Numbers and flags begin anew."""
         self._control.reset()
         self.train.reset()
-        self.logs["epoch"] = run.epoch_in_hand
-        self._tell(run.epoch_in_hand, self.logs)
+        self.logs["epoch"] = run.current_epoch
+        self._tell(run.current_epoch, self.logs)
 
     def before_step(self, run: Run) -> None:
         """Note the rate in force."""
@@ -208,7 +208,7 @@ class Relay(Hook):
 
     def after_epoch(self, run: Run) -> None:
         """The epoch is over, with its evaluation."""
-        self._tell(run.epoch_in_hand, self.logs)
+        self._tell(run.current_epoch, self.logs)
 
     def fill(self) -> None:
         """Bring the logs of training up to date."""
@@ -237,7 +237,7 @@ class Flags(Hook):
 
     def __init__(self, callbacks: CallbackList, control: TrainerControl, relay: Relay) -> None:
         self._callbacks, self._control, self._relay = callbacks, control, relay
-        self.alike = all(adapted(one, "", {}).alike for one in callbacks)
+        self.same_on_all_ranks = all(adapted(one, "", {}).same_on_all_ranks for one in callbacks)
 
     def after_val_step(self, run: Run) -> None:
         """An evaluation batch is counted when callbacks have seen it."""
@@ -252,14 +252,14 @@ class Flags(Hook):
         control = self._control
         self._stop(run)
         if control.should_epoch_stop:
-            run.ask("end_epoch")
+            run.request("end_epoch")
         if control.should_save:
-            run.ask("save")
+            run.request("save")
         if control.should_evaluate:
-            run.ask("evaluate")
+            run.request("evaluate")
         if control.should_log:
             self._relay.fill()
-            run.ask("log")
+            run.request("log")
             for one in self._callbacks:
                 one.log_now(self._relay.logs)
         control.should_epoch_stop = control.should_save = False
@@ -273,7 +273,7 @@ class Flags(Hook):
 
 
 def _is_whole(run: Run) -> bool:
-    return run.feed is not None and run.feed.loader is WHOLE
+    return run.feeder is not None and run.feeder.loader is WHOLE
 
 
 def _as_number(value: Any) -> float | None:

@@ -8,8 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 import stoker
-from stoker import Hook, dist
+from stoker import Hook
 from stoker.checkpoint import Checkpoints
+from stoker.core import dist
+from stoker.core.log import get_logger
 from stoker.dialects.adapter import with_names
 from stoker.dialects.towhee.trainer import folders, parts
 from stoker.dialects.towhee.trainer.callback import (
@@ -23,7 +25,6 @@ from stoker.dialects.towhee.trainer.modelcard import ModelCard
 from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay, Tally, adapted
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
 from stoker.engine import bare
-from stoker.log import get_logger
 from stoker.nn import LayerFreezer
 
 _log = get_logger()

@@ -10,11 +10,11 @@ from typing import Any, Self, TypeAlias, get_type_hints
 
 import torch
 
-from stoker import dist
-from stoker.config.load import read_yaml
+from stoker.config.files import read_yaml
 from stoker.config.signature import described, fits
-from stoker.config.text import write
-from stoker.errors import did_you_mean
+from stoker.config.yaml_text import write
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
 
 Switch: TypeAlias = dict[str, Any] | str | bool | None
 Spec: TypeAlias = dict[str, Any] | str

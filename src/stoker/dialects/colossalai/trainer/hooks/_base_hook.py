@@ -100,14 +100,16 @@ class BaseHook:
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
         """The hooks of Stoker that call this one."""
-        main = Adapter(self, name, self.priority, alike=True)  # such hooks ask nothing of a run
+        main = Adapter(
+            self, name, self.priority, same_on_all_ranks=True
+        )  # such hooks ask nothing of a run
         others: list[Hook] = []
         for point in overridden(self, BaseHook, _PLACES):
             place, turn = _PLACES[point]
             hook = main
             if turn:
                 turned = self.priority + turn * _ROUND
-                hook = Adapter(None, f"{name}.{point}", turned, alike=True)
+                hook = Adapter(None, f"{name}.{point}", turned, same_on_all_ranks=True)
                 others.append(hook)
             hook.place(point, place, _call(point, getattr(self, point), trainer))
         return [main, *others]

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from stoker import CheckpointError, Hook, Run, dist, hooks, load_weights
+from stoker import CheckpointError, Hook, Run, hooks, load_weights
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.core import dist
 from stoker.dialects.adapter import link
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 
@@ -63,7 +64,7 @@ class _Saving(hooks.Checkpoint):
     def after_epoch(self, run: Run) -> None:
         """What is saved here is one, if the epoch was whole."""
         super().after_epoch(run)
-        self._whole = run.epoch if run.epoch == run.epoch_in_hand else None
+        self._whole = run.epoch if run.epoch == run.current_epoch else None
 
     def info(self) -> dict[str, Any]:
         """Which epoch a checkpoint is the end of."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stoker import dist
+from stoker.core import dist
 from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 from stoker.hooks.timing import host_peak_gib
@@ -50,7 +50,7 @@ class _LogHook(BaseHook):
         if run.task != "fit" or run.epoch % self.interval == 0 or run.done:
             text = self.text(trainer, mode)
         if text:
-            self.say(trainer, f"[Epoch {run.epoch_in_hand} / {mode.title()}]: {text}")
+            self.say(trainer, f"[Epoch {run.current_epoch} / {mode.title()}]: {text}")
 
     def say(self, trainer: Any, message: str) -> None:
         """Log it, in one process."""

@@ -7,7 +7,7 @@ from stoker.dialects.colossalai.builder import build_from_registry
 from stoker.dialects.colossalai.registry import LR_SCHEDULERS
 from stoker.dialects.colossalai.trainer.hooks._metric_hook import MetricHook
 from stoker.dialects.colossalai.trainer.metric import LearningRateMetric
-from stoker.engine.check import check_scheduler
+from stoker.engine.checks import check_scheduler
 
 
 class LRSchedulerHook(MetricHook):

@@ -132,6 +132,6 @@ class ThroughputHook(_Gathered):
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
         """Take in samples and seconds."""
-        parts = 1 if self.metrics[mode].use_local else trainer.engine.core.arrangement.parts
+        parts = 1 if self.metrics[mode].use_local else trainer.engine.core.parallel_model.parts
         seconds = trainer.timer.get_timer(f"{mode}-step").get_elapsed_time()
         self.metrics[mode].update(sum(trainer.run.sizes) * parts, seconds)

@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker import Engine, Hook, Output, Priority, Run, Step, dist
+from stoker import Engine, Hook, Output, Priority, Run, Step
+from stoker.core import dist
+from stoker.core.log import get_logger
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import MainCallback
 from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner, renamed
-from stoker.log import get_logger
 
 _log = get_logger()
 
@@ -62,8 +63,8 @@ class OwnerStep(Step):
 
     def adjust_lr(self, engine: Engine, run: Run) -> None:
         """The learning rate after an epoch; the last ``batch_idx`` is there once more."""
-        assert run.feed is not None
-        self._runner.batch_idx = run.feed.position - 1
+        assert run.feeder is not None
+        self._runner.batch_idx = run.feeder.position - 1
         self._owner.on_lr_adjust(self._runner)
         self._runner.drop()
 
@@ -82,7 +83,7 @@ class OwnerStep(Step):
 
 def shared_loss(run: Run, loss: Tensor) -> Tensor:
     """The loss whose gradients, averaged over processes, are those of all samples together."""
-    parts = run.engine.arrangement.parts
+    parts = run.engine.parallel_model.parts
     if parts == 1:
         return loss
     size, expected = run.sizes[0], run.expected
@@ -112,7 +113,7 @@ class RunnerHook(Hook):
     """Keeps a runner up to date, before the callbacks see it, and makes the stats of an epoch."""
 
     priority = Priority.NORMAL - 1
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, runner: TorchRunner, step: OwnerStep, *, profile: bool) -> None:
         self.name = "TorchRunner"
@@ -133,8 +134,8 @@ class RunnerHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """An iteration begins."""
-        assert run.feed is not None
-        self._runner.take(run.batches[0], run.feed.position - 1)
+        assert run.feeder is not None
+        self._runner.take(run.batches[0], run.feeder.position - 1)
 
     before_predict_step = before_step
 
@@ -153,20 +154,20 @@ class RunnerHook(Hook):
 
     def after_val(self, run: Run) -> None:
         """Its samples, over all processes."""
-        self._val_samples = int(dist.all_sum(self._val_samples)[0])
+        self._val_samples = int(dist.all_reduce_sum(self._val_samples)[0])
         run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
 
     def after_epoch(self, run: Run) -> None:
         """The stats of the epoch."""
-        assert run.feed is not None
-        count = int(dist.largest(run.feed.position)[0])
+        assert run.feeder is not None
+        count = int(dist.all_reduce_max(run.feeder.position)[0])
         row: dict[str, Any] = {
-            "epoch": run.epoch_in_hand,
+            "epoch": run.current_epoch,
             "batch_count": count,
             "num_samples": run.samples - self._samples,
             **renamed(run.metrics),
         }
-        total, weight = dist.all_sum(float(self._last[0]) * self._last[1], self._last[1])
+        total, weight = dist.all_reduce_sum(float(self._last[0]) * self._last[1], self._last[1])
         row["last_train_loss"] = total / weight if weight else math.nan
         if self._profile:
             row["profile"] = {
@@ -196,7 +197,7 @@ class DropHook(Hook):
     """Takes an iteration from the runner when all callbacks have seen it."""
 
     priority = Priority.NORMAL + 1
-    alike = True
+    same_on_all_ranks = True
 
     def __init__(self, runner: TorchRunner) -> None:
         self.name = "TorchRunner, afterwards"

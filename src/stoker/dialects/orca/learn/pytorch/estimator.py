@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from stoker import Engine, Trainer, dist, launch, load_weights
+from stoker import Engine, Trainer, launch, load_weights
 from stoker.checkpoint import Checkpoints
-from stoker.data.feed import count_of
+from stoker.core import dist
+from stoker.core.errors import CheckpointError, did_you_mean
+from stoker.data.feeder import count_of
 from stoker.dialects.orca.common import OrcaContext
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import make_only_mainCallback
@@ -21,9 +23,8 @@ from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelC
 from stoker.dialects.orca.learn.pytorch.loaders import predicted, sendable
 from stoker.dialects.orca.learn.pytorch.torch_runner import STOPPED
 from stoker.dialects.orca.learn.pytorch.worker import Done, Job, Parts, work
-from stoker.errors import CheckpointError, did_you_mean
 from stoker.hooks import SaveWeights
-from stoker.saved import find_checkpoint
+from stoker.resume.lookup import find_checkpoint
 
 _BACKENDS = ("local", "ray", "spark")
 
@@ -315,7 +316,9 @@ class PyTorchEstimator:
         base = self._folder
         if base is None:
             if self._scratch is None:
-                made = dist.from_main(tempfile.mkdtemp(prefix="orca-") if dist.is_main() else "")
+                made = dist.broadcast_from_rank0(
+                    tempfile.mkdtemp(prefix="orca-") if dist.is_main() else ""
+                )
                 self._scratch = weakref.finalize(self, _remove, made)
             base = Path(self._scratch.peek()[2][0])  # type: ignore[index]
         return base / f"after-load-{self._loads}" if self._loads else base

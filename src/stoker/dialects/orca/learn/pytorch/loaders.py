@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.errors import did_you_mean
-from stoker.tree import describe, map_tensors
+from stoker.core.errors import did_you_mean
+from stoker.core.tree import describe, map_tensors
 
 
 class Columns(Dataset[Any]):

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stoker import Engine, Run, dist
-from stoker.errors import did_you_mean
-from stoker.types import Output
+from stoker import Engine, Run
+from stoker.core import dist
+from stoker.core.errors import did_you_mean
+from stoker.core.types import Output
 
 _IN_HAND = ("batch", "batch_idx", "output", "loss", "target")
 STOPPED = "runner.stop was set"
@@ -49,7 +50,7 @@ class TorchRunner:
     # Counters and limits
 
     epochs = property(lambda self: self.run.epoch, doc="Finished epochs.")
-    epoch = property(lambda self: self.run.epoch_in_hand, doc="The one in hand, from 1.")
+    epoch = property(lambda self: self.run.current_epoch, doc="The one in hand, from 1.")
     global_step = property(lambda self: self.run.step, doc="Finished updates.")
     rank = property(lambda self: dist.rank(), doc="The number of this process.")
     size = property(lambda self: dist.world_size(), doc="How many processes there are.")
@@ -70,7 +71,7 @@ class TorchRunner:
     @stop.setter
     def stop(self, value: bool) -> None:
         if value:
-            self.run.ask("end_epoch")
+            self.run.request("end_epoch")
             self.run.stop(STOPPED)
 
     # What is trained

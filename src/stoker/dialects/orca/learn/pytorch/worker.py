@@ -9,7 +9,8 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from stoker import Engine, Hook, Trainer, dist, hooks, load_weights
+from stoker import Engine, Hook, Trainer, hooks, load_weights
+from stoker.core import dist
 from stoker.dialects.adapter import with_names
 from stoker.dialects.orca.learn.metrics import named
 from stoker.dialects.orca.learn.pytorch.bridge import DropHook, OwnerStep, RunnerHook, adapted

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stoker.errors import did_you_mean
+from stoker.core.errors import did_you_mean
 from stoker.nn import ViT
 
 _SIZES: dict[str, dict[str, int]] = {

@@ -1,6 +1,6 @@
 """`MaxstepsCallback`: an end by updates."""
 
-from stoker.data.feed import count_of
+from stoker.data.feeder import count_of
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
 

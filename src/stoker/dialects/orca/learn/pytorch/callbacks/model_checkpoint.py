@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 from string import Formatter
 
-from stoker import Every, Hook, Run, dist
+from stoker import Every, Hook, Run
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.core import dist
+from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.dialects.adapter import link
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
-from stoker.errors import CheckpointError, did_you_mean
 from stoker.hooks import Priority
 
 _PLACES = ("epoch", "iter")
@@ -65,7 +66,7 @@ class Names(Hook):
     """Links the names of a `ModelCheckpoint` to the checkpoints themselves."""
 
     priority = Priority.SAVE + 10
-    alike = True
+    same_on_all_ranks = True
     writes = True
 
     def __init__(self, callback: ModelCheckpoint, checkpoints: Path) -> None:
@@ -78,7 +79,7 @@ class Names(Hook):
         inside = self._checkpoints.resolve()
         found = self._callback.folder.glob("*.ckpt")
         others = [path.name for path in found if not path.resolve().is_relative_to(inside)]
-        others = dist.gathered(sorted(others))[0]
+        others = dist.all_gather_object(sorted(others))[0]
         if others and run.task == "fit":
             raise CheckpointError(
                 f"'{self._callback.folder}' holds {others[0]}, which is not of this run: choose "

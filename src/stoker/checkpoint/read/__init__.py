@@ -1,0 +1,1 @@
+"""From files on the disk back to a state."""

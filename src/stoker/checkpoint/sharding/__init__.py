@@ -1,0 +1,1 @@
+"""Which rank writes which piece, and how ranks agree on it."""

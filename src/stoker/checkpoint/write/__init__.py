@@ -1,0 +1,1 @@
+"""From the live state to files on the disk."""

@@ -1,0 +1,1 @@
+"""``stoker ckpt``: inspect checkpoints, and move weights in and out."""

@@ -1,0 +1,150 @@
+"""``stoker ckpt ls`` and ``verify``: which checkpoints there are, and whether they are whole."""
+
+import argparse
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoint import CheckpointError
+from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
+from stoker.checkpoint.retention import Best
+from stoker.cli.ckpt.find import all_in, said_age, size_of, step_in_name
+from stoker.cli.exit_codes import FAILED, OK
+from stoker.hooks.base.monitor import Monitor
+from stoker.storage.local import said_size
+
+_COLUMNS = 6
+"""How many results fit beside each other."""
+
+
+@dataclass
+class _Row:
+    path: Path
+    step: int
+    size: int
+    saved: float
+    faults: list[str]
+    info: dict[str, Any] = field(default_factory=dict)
+    best: list[str] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        found = self.info.get("metrics") or {}
+        return {name: value for name, value in found.items() if name not in ("epoch", "step")}
+
+
+def ls(options: argparse.Namespace) -> int:
+    """List checkpoints."""
+    path = Path(options.path)
+    found = all_in(path)
+    rows = [row for one in found if (row := _row(one, quick=options.quick)) is not None]
+    _mark_best(rows)
+    if options.json:
+        print(json.dumps([_plain(row) for row in rows], indent=2))
+        return OK
+    _print_table(rows, whole="sizes fit" if options.quick else "whole")
+    for left in sorted(found[0].parent.glob(".step-*.partial-*")):
+        print(f"{left.name}: a save that is under way, or was cut short")
+    return OK
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Check every byte."""
+    paths = all_in(Path(options.path))
+    broken = 0
+    for path in paths:
+        faults = faults_of(path)
+        if not path.exists():
+            print(f"{path.name}: removed meanwhile, as a run that lives does")
+            continue
+        broken += bool(faults)
+        if not faults:
+            count = len(Manifest.read(path).files)
+            print(f"{path.name}: whole ({count} files, {said_size(size_of(path))})")
+        for fault in faults:
+            print(f"{path.name}: {fault}")
+    if broken:
+        print(f"{broken} of {len(paths)} checkpoints {'is' if broken == 1 else 'are'} broken")
+    return FAILED if broken else OK
+
+
+def _row(path: Path, *, quick: bool) -> _Row | None:
+    """What is known of a checkpoint; None if a run that lives has removed it meanwhile."""
+    faults = faults_at_a_glance(path) if quick else faults_of(path)
+    step, info = step_in_name(path), {}
+    try:
+        manifest = Manifest.read(path)
+        step, info = manifest.step, manifest.info
+    except CheckpointError:
+        pass  # it is among the faults
+    try:
+        when = path / NAME if (path / NAME).exists() else path
+        return _Row(path, step, size_of(path), when.stat().st_mtime, faults, info)
+    except FileNotFoundError:
+        return None
+
+
+def _mark_best(rows: list[_Row]) -> None:
+    """Note in each row by which results it is the best, where the name tells which is best."""
+    whole = [row for row in rows if not row.faults]
+    for name in {name for row in whole for name in row.metrics}:
+        try:
+            best = Best(name, Monitor(name).mode)
+        except ValueError:
+            continue
+        values = [
+            (value, row.step, row) for row in whole if (value := best.value(row.info)) is not None
+        ]
+        if len(values) > 1:
+            min(values, key=lambda one: one[:2])[2].best.append(name)
+
+
+def _plain(row: _Row) -> dict[str, Any]:
+    return {
+        "path": str(row.path),
+        "step": row.step,
+        "epoch": row.info.get("epoch"),
+        "samples": row.info.get("samples"),
+        "size": row.size,
+        "saved": datetime.fromtimestamp(row.saved, UTC).isoformat(timespec="seconds"),
+        "metrics": {name: finite(value) for name, value in row.metrics.items()},
+        "best": sorted(row.best),
+        "faults": row.faults,
+    }
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON has it: it knows no NaN and no infinity, which become words."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_table(rows: list[_Row], whole: str) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    names.sort(key=lambda name: not name.startswith("val"))  # what was judged comes first
+    shown = names[:_COLUMNS]
+    now = time.time()
+    table = [["step", "epoch", "size", "age", *shown, ""]]
+    for row in rows:
+        state = whole if not row.faults else f"broken: {'; '.join(row.faults)}"
+        results = [_result(row, name) for name in shown]
+        epoch = str(row.info.get("epoch", "-"))
+        age = said_age(now - row.saved)
+        table.append([str(row.step), epoch, said_size(row.size), age, *results, state])
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]) - 1)]
+    for line in table:
+        cells = [cell.rjust(width) for cell, width in zip(line, [*widths, 0], strict=True)]
+        print("  ".join(cells).rstrip())
+    if any(row.best for row in rows):
+        print("* the best of those listed")
+    if len(names) > len(shown):
+        print(f"{len(names) - len(shown)} more results: --json")
+
+
+def _result(row: _Row, name: str) -> str:
+    if name not in row.metrics:
+        return "- "
+    return f"{row.metrics[name]:.4g}{'*' if name in row.best else ' '}"

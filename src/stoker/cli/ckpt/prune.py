@@ -1,0 +1,86 @@
+"""``stoker ckpt prune``: old checkpoints go by the rules that training has."""
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+from stoker.checkpoint import Best, CheckpointError, Checkpoints
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.cli.ckpt.find import all_in, folder_of, is_checkpoint, size_of
+from stoker.cli.exit_codes import FAILED, OK
+from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import did_you_mean
+from stoker.hooks.base.monitor import Monitor
+from stoker.storage.local import said_size
+
+
+def prune(options: argparse.Namespace) -> int:
+    """Remove old checkpoints, or say which would go."""
+    path = Path(options.path)
+    if is_checkpoint(path):
+        raise ConfigError(f"'{path}' is one checkpoint, expected a folder of them")
+    all_in(path)  # there must be some
+    folder = folder_of(path)
+    rule = _rule(options, folder)
+    if options.dry_run:
+        _say_plan(rule.prune(dry_run=True), folder)
+        return OK
+    with rule:
+        planned = rule.prune(dry_run=True)
+        sizes = {one: size_of(one) for one in planned}
+        removed = rule.prune()
+    for one in removed:
+        print(f"{one.name} removed ({said_size(sizes[one])})")
+    print(_summary(len(removed), sum(sizes[one] for one in removed), folder))
+    return OK if removed == planned else FAILED
+
+
+def _say_plan(paths: list[Path], folder: Path) -> None:
+    for one in paths:
+        print(f"{one.name} would go ({said_size(size_of(one))})")
+    left = [one.name for one in Checkpoints(folder).list() if one not in paths]
+    size = said_size(sum(map(size_of, paths)))
+    print(f"{len(paths)} would go, {size}; {len(left)} would stay: {', '.join(left)}")
+
+
+def _summary(removed: int, size: int, folder: Path) -> str:
+    left = [one.name for one in Checkpoints(folder).list()]
+    return f"{removed} removed, {said_size(size)}; {len(left)} stay: {', '.join(left)}"
+
+
+def _rule(options: argparse.Namespace, folder: Path) -> Checkpoints:
+    if options.mode is not None and options.best is None:
+        raise ConfigError("--mode says which is best, but --best names no result")
+    best = None
+    try:
+        if options.best is not None:
+            _check_known(options.best, folder)
+            best = Best(options.best, _mode(options.best, options.mode))
+        return Checkpoints(folder, keep=options.keep, keep_every=options.keep_every, best=best)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        said = str(error).replace("mode='min' or 'max'", "--mode min or --mode max")
+        raise ConfigError(said) from error
+
+
+def _mode(name: str, mode: str | None) -> Literal["min", "max"]:
+    if mode not in (None, "min", "max"):
+        raise ValueError(f"--mode is min or max, got '{mode}'")
+    return Monitor(name, "min" if mode == "min" else "max" if mode == "max" else None).mode
+
+
+def _check_known(metric: str, folder: Path) -> None:
+    """A result that no checkpoint has would keep nothing, without a word."""
+    known: set[str] = set()
+    for path in Checkpoints(folder).list():
+        try:
+            known |= (Manifest.read(path).info.get("metrics") or {}).keys()
+        except CheckpointError:
+            continue
+    if metric not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise ConfigError(
+            f"no checkpoint has a result named '{metric}'{did_you_mean(metric, known)} "
+            f"(there is {there})"
+        )

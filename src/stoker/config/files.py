@@ -1,0 +1,175 @@
+"""Reading config files: Python with `L`, or YAML."""
+
+import ast
+import importlib.machinery
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stoker.config.lazy import Lazy, Section, children
+from stoker.config.names import importing_from
+from stoker.config.other_trainers import KEYS
+from stoker.config.yaml_text import ConfigError, read, settled
+
+_PACKAGE = "_stoker_config_"
+_numbers = count()
+_DATA = (dict, list, tuple, str, int, float, bool, type(None))
+
+
+def read_yaml(path: Path, coming_from: tuple[Path, ...] = ()) -> Section:
+    """The tree of a YAML file, on top of the files that its ``defaults:`` lists."""
+    path = path.resolve()
+    if path in coming_from:
+        circle = " → ".join(one.name for one in (*coming_from, path))
+        raise ConfigError(f"{coming_from[-1].name}: defaults include each other: {circle}")
+    tree = read(_text_of(path), path.name)
+    if tree is None:
+        tree = Section(where=path.name)
+    if not isinstance(tree, Section) or isinstance(tree, Lazy):
+        raise ConfigError(f"{path.name}:1: a config is a mapping such as 'model: …' and 'run: …'")
+    included = tree.pop("defaults", [])
+    if isinstance(included, str):
+        included = [included]
+    if not isinstance(included, list) or not all(isinstance(one, str) for one in included):
+        raise ConfigError(
+            f"{tree.origin('defaults')}: defaults lists files, such as [base.yaml], "
+            f"got {included!r}"
+        )
+    merged = Section(where=tree.where)
+    for name in included:
+        file = path.parent / name
+        if not file.is_file():
+            raise ConfigError(
+                f"{tree.origin('defaults')}: defaults names '{name}', and there is no such file"
+            )
+        merge(merged, read_yaml(file, (*coming_from, path)))
+    merge(merged, tree)
+    return merged
+
+
+def merge(below: Section, above: Section) -> None:
+    """Put one section on top of another: mappings go into each other, the rest replaces."""
+    for key, value in above.items():
+        old = below.get(key)
+        if isinstance(old, Section) and isinstance(value, Section) and _goes_into(old, value):
+            merge(old, value)
+            if isinstance(value, Lazy) and isinstance(old, Lazy) and value.args:
+                old.args = value.args
+        else:
+            below[key] = value
+            below.origins[key] = above.origin(key)
+
+
+def _goes_into(old: Section, new: Section) -> bool:
+    """Whether a mapping changes the one below it rather than standing for something else."""
+    others = isinstance(old, Lazy) and not old.keys() & new.keys()
+    if others and new and all(isinstance(value, Lazy) for value in new.values()):
+        return False  # several by name in place of one
+    if isinstance(new, Lazy):
+        return isinstance(old, Lazy) and old.target == new.target
+    return "type" not in new or new["type"] == old.get("type")
+
+
+def read_python(path: Path) -> Section:
+    """The tree of a Python file: its public names that are nodes or plain data."""
+    path = path.resolve()
+    module = executed(path)
+    lines = _assignments(path)
+    meant = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and (isinstance(value, _DATA) or name in KEYS)
+    }
+    tree: Section = settled(meant)
+    tree.where = path.name
+    for name in tree:
+        tree.origins[name] = f"{path.name}:{lines[name]}" if name in lines else path.name
+        _give_places(tree[name], tree.origins[name])
+    return tree
+
+
+def _give_places(value: Any, place: str) -> None:
+    """What plain Python data does not know: where it was written."""
+    if isinstance(value, Section) and not value.where:
+        value.where = place
+    for _, item in children(value):
+        _give_places(item, value.where if isinstance(value, Section) else place)
+
+
+def executed(path: Path) -> ModuleType:
+    """The module of a config file, run once, with its folder to import from.
+
+    The folders above it are packages to it, so that ``from .base import model`` and
+    ``from ..common import data`` work. When it fails, what it was called and ``sys.path`` are as
+    before; modules that it imported stay imported, as torch does not bear to be imported twice.
+    """
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    try:
+        code = compile(_text_of(path), str(path), "exec")
+        with _restored_after_failure(path.stem), importing_from([path.parent]):
+            module.__package__ = _packages_above(path)
+            if path.stem not in sys.modules:
+                sys.modules[path.stem] = module  # where its classes say they are from
+            exec(code, vars(module))
+    except ConfigError:
+        raise
+    except Exception as error:
+        place = f"{path.name}:{_line_of(error, path)}"
+        raise ConfigError(f"{place}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line_of(error: Exception, path: Path) -> int:
+    """The line of the file that an error came through last."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno or 1
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno or 1 for f in reversed(frames) if f.filename == str(path)), 1)
+
+
+def _packages_above(path: Path) -> str:
+    """A chain of packages, one per folder above the file; the name of the innermost."""
+    name = f"{_PACKAGE}{next(_numbers)}"
+    for folder in reversed([path.parent, *path.parent.parents]):
+        package = ModuleType(name)
+        package.__path__ = [str(folder)]
+        package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = package
+        innermost, name = name, f"{name}.folder"
+    return innermost
+
+
+@contextmanager
+def _restored_after_failure(stem: str) -> Iterator[None]:
+    before, path = set(sys.modules), list(sys.path)
+    try:
+        yield
+    except BaseException:
+        for name in set(sys.modules) - before:
+            if name.startswith(_PACKAGE) or name == stem:
+                del sys.modules[name]
+        sys.path[:] = path
+        raise
+
+
+def _assignments(path: Path) -> dict[str, int]:
+    """The line on which each name of a module is last given a value."""
+    lines: dict[str, int] = {}
+    for statement in ast.parse(path.read_text(encoding="utf-8-sig")).body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                lines[node.id] = node.lineno
+    return lines
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path.name} is no text file") from None

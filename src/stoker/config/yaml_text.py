@@ -1,0 +1,302 @@
+"""Configs as YAML text: read with the line of every value, written so that they read back equal.
+
+Four keys mean something: ``_target_`` with ``_args_`` makes a node, ``_object_`` names a class or
+function that is passed as it is, and ``_tuple_`` keeps a tuple apart from a list. ``5e-05`` is a
+number, ``yes`` and ``on`` are words.
+"""
+
+import math
+import re
+import sys
+from functools import cache
+from typing import Any, NoReturn
+
+import yaml
+
+from stoker.config.lazy import Lazy, Section, children, rebuilt
+from stoker.config.names import is_named, name_of
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_INT = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+")
+_REFERABLE = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
+_TAG = "tag:yaml.org,2002:"
+
+
+_RESOLVER = yaml.resolver.Resolver()
+"""What PyYAML sees in a word without quotes, which is not always what we see in it."""
+
+
+class Named:
+    """A class or function that a config passes on as it is, by its dotted name."""
+
+    def __init__(self, name: str, where: str = "", thing: Any = None) -> None:
+        self.name, self.where, self.thing = name, where, thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class ConfigError(ValueError):
+    """A config that cannot be read, or has faults: each with its place, a line each."""
+
+    exit_code = 2
+    """How a process ends that was given one; its faults are said without a traceback."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def read(text: str, name: str) -> Any:
+    """The values in a YAML text. ``name`` is the file's, for places and messages."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: this is no YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: this is no YAML: {error}") from None
+    return _Reader(name).value(node) if node is not None else None
+
+
+class _Reader:
+    """Makes values of YAML nodes. An alias ``*x`` is the very value of its anchor ``&x``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seen: dict[int, Any] = {}
+        self._on_the_way: set[int] = set()
+
+    def value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if id(node) in self._on_the_way:
+            raise ConfigError(f"{self._place(node)}: this contains itself")
+        if id(node) not in self._seen:
+            self._on_the_way.add(id(node))
+            self._seen[id(node)] = self._container(node)
+            self._on_the_way.discard(id(node))
+        return self._seen[id(node)]
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._name}:{node.start_mark.line + 1}"
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        unquoted = node.style is None
+        seen = _RESOLVER.resolve(yaml.ScalarNode, node.value, (unquoted, not unquoted))  # type: ignore[no-untyped-call]
+        if unquoted and node.tag == seen:
+            return plain(node.value)
+        kinds = {"str": str, "int": int, "float": float}
+        kind = kinds.get(node.tag.removeprefix(_TAG))
+        if kind is None:
+            raise ConfigError(
+                f"{self._place(node)}: the tag '{node.tag}' is not read: a node is written with "
+                "_target_"
+            )
+        try:
+            return kind(node.value)
+        except ValueError:
+            word = kind.__name__
+            raise ConfigError(f"{self._place(node)}: {node.value!r} is no {word}") from None
+
+    def _container(self, node: yaml.Node) -> Any:
+        if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            raise ConfigError(f"{self._place(node)}: the tag '{node.tag}' is not read")
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item) for item in node.value]
+        assert isinstance(node, yaml.MappingNode)
+        own = [key.value for key, _ in node.value]
+        yaml.constructor.SafeConstructor().flatten_mapping(node)  # puts what << merges first
+        merged = len(node.value) - len([key for key in own if key != "<<"])
+        section = Section(where=self._place(node))
+        for number, (key_node, value_node) in enumerate(node.value):
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{self._place(key_node)}: a key is one word")
+            key = self._scalar(key_node)
+            if key in section and number >= merged and list(own).count(key_node.value) > 1:
+                raise ConfigError(f"{self._place(key_node)}: '{key}' is said twice")
+            section[key] = self.value(value_node)
+            section.origins[key] = self._place(key_node)
+        return self._special(section)
+
+    def _special(self, section: Section) -> Any:
+        """A node, a name or a tuple, if that is what the mapping stands for."""
+        if "_object_" in section or "_tuple_" in section:
+            key = "_object_" if "_object_" in section else "_tuple_"
+            kind = str if key == "_object_" else list
+            if len(section) > 1 or not isinstance(section[key], kind):
+                word = "a dotted name" if kind is str else "a list"
+                raise ConfigError(f"{section.where}: {key} stands alone and is {word}")
+            found = section[key]
+            return Named(found, section.where) if kind is str else tuple(found)
+        if "_target_" not in section:
+            if "_args_" in section and "type" not in section:
+                raise ConfigError(f"{section.where}: _args_ goes with a _target_")
+            return section
+        target, args = section["_target_"], section.get("_args_", [])
+        if not isinstance(target, str):
+            raise ConfigError(f"{section.where}: _target_ is a dotted name, got {target!r}")
+        if not isinstance(args, list):
+            raise ConfigError(f"{section.where}: _args_ is a list, got {args!r}")
+        kwargs = {k: v for k, v in section.items() if k not in ("_target_", "_args_")}
+        lazy = Lazy(target, args, kwargs, section.where)
+        lazy.origins = section.origins
+        return lazy
+
+
+def plain(text: str) -> Any:
+    """An unquoted word of YAML: null, true, false, a number, or itself."""
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text, 0) if "x" in text else int(text)
+    if _FLOAT.fullmatch(text):
+        return (
+            float(text.replace(".inf", "inf").replace(".nan", "nan"))
+            if "." in text
+            else float(text)
+        )
+    return text
+
+
+def write(tree: Any, *, in_one_line: bool = False) -> str:
+    """The YAML text of a tree; a node that stands in several places is written once."""
+    text: str = yaml.dump(
+        _Plain().container(tree, ""),
+        Dumper=_dumper(),
+        sort_keys=False,
+        allow_unicode=True,
+        width=sys.maxsize if in_one_line else 100,
+        default_flow_style=in_one_line,
+    )
+    return text
+
+
+class _Plain:
+    """Makes what YAML can write of a tree."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, str] = {}
+        self._made: dict[int, Any] = {}
+
+    def value(self, value: Any, path: str) -> Any:
+        """The second time a reference, or where none can lead, the very same thing again."""
+        if not isinstance(value, dict | list):
+            return (
+                self.container(value, path) if isinstance(value, tuple) else self._leaf(value, path)
+            )
+        if id(value) in self._places:
+            return "${" + self._places[id(value)] + "}"
+        if _REFERABLE.fullmatch(path):
+            self._places[id(value)] = path
+        if id(value) not in self._made:
+            self._made[id(value)] = self.container(value, path)
+        return self._made[id(value)]
+
+    def container(self, value: Any, path: str) -> Any:
+        at = {str(key): f"{path}.{key}" if path else str(key) for key, _ in children(value)}
+        if isinstance(value, dict):
+            rest = {key: self.value(item, at[str(key)]) for key, item in value.items()}
+            return self._node(value, rest, at) if isinstance(value, Lazy) else rest
+        if isinstance(value, list | tuple):
+            items = [self.value(item, at[str(index)]) for index, item in enumerate(value)]
+            return items if isinstance(value, list) else {"_tuple_": items}
+        return self._leaf(value, path)
+
+    def _node(self, node: Lazy, rest: dict[str, Any], at: dict[str, str]) -> Any:
+        _check_has_name(node.target, node.where)
+        args = [self.value(item, at[str(index)]) for index, item in enumerate(node.args)]
+        return {"_target_": node.target, **({"_args_": args} if args else {}), **rest}
+
+    def _leaf(self, value: Any, path: str) -> Any:
+        if isinstance(value, Named):
+            _check_has_name(value.name, value.where)
+            return {"_object_": value.name}
+        if value is not None and not isinstance(value, str | int | float):
+            _refuse(value, path)
+        return value
+
+
+def settled(value: Any, path: str = "", *, strict: bool = True) -> Any:
+    """A copy of a value as configs keep it.
+
+    What can be neither written nor built from a text is refused, or left as it is unless
+    ``strict``. A node that stands in two places stays one.
+    """
+    seen: dict[int, Any] = {}
+
+    def settle(part: Any, at: str) -> Any:
+        if isinstance(part, dict | list | tuple):
+            if id(part) not in seen:
+                _check_keys(part, at)
+                below = iter([f"{at}.{key}" if at else str(key) for key, _ in children(part)])
+                seen[id(part)] = rebuilt(part, lambda item: settle(item, next(below)))
+            return seen[id(part)]
+        if part is None or type(part) in (bool, int, float, str) or isinstance(part, Named):
+            return part
+        if is_named(part):
+            return Named(name_of(part), thing=part)
+        if strict:
+            _refuse(part, at)
+        return part
+
+    return settle(value, path)
+
+
+def _check_keys(value: Any, path: str) -> None:
+    for key in value if isinstance(value, dict) else ():
+        if not isinstance(key, str | int | float | bool):
+            raise ConfigError(f"{path or 'the config'} has the key {key!r}, expected a word")
+
+
+def _refuse(value: Any, path: str) -> NoReturn:
+    raise ConfigError(
+        f"{path} is a {type(value).__name__}, which a config cannot hold: expected plain values "
+        f"or L({type(value).__name__})(…)"
+    )
+
+
+def _check_has_name(name: str, where: str) -> None:
+    if "<" in name or name.startswith("__main__."):
+        raise ConfigError(
+            f"{where or 'config'}: {name} has no name that another process could import: define it "
+            "at the top of a module"
+        )
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    """Quotes every text that some reader of YAML might take for something else."""
+
+    class Dumper(yaml.SafeDumper):
+        """Marks a mapping or list that stands in several places."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return not isinstance(data, dict | list) or not data
+
+    number = re.compile(rf"^(?:{_FLOAT.pattern}|{_INT.pattern})$")
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789."))
+
+    def float_text(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+        text = {float("inf"): ".inf", -float("inf"): "-.inf"}.get(value, repr(value))
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:float", ".nan" if math.isnan(value) else text
+        )
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+        odd = any(sign in value for sign in "\x85\u2028\u2029")  # PyYAML takes them for line ends
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if odd else None)
+
+    Dumper.add_representer(float, float_text)
+    Dumper.add_representer(str, text)
+    return Dumper

@@ -1,0 +1,135 @@
+"""One logger that knows its rank, and a file that keeps what it said."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stoker.core import dist
+
+_FILE_FORMAT = logging.Formatter(
+    "%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
+)
+
+
+class RankLogger:
+    """A logger whose messages go out on the named ranks only; ``ranks=None`` means all.
+
+    >>> log = get_logger()
+    >>> log.info("once per job")
+    >>> log.warning("from two of them", ranks=[0, 1])
+    """
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
+        """Say something only a person who looks for a fault wants to read."""
+        self._say(logging.DEBUG, message, ranks)
+
+    def info(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
+        """Say what happens."""
+        self._say(logging.INFO, message, ranks)
+
+    def warning(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
+        """Say what the user may want to change."""
+        self._say(logging.WARNING, message, ranks)
+
+    def error(
+        self,
+        message: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Say what failed, with the traceback of ``error``; on every rank unless said otherwise."""
+        self._say(logging.ERROR, message, ranks, error)
+
+    def _say(
+        self,
+        level: int,
+        message: str,
+        ranks: Sequence[int] | None,
+        error: BaseException | None = None,
+    ) -> None:
+        if ranks is not None and dist.rank() not in ranks:
+            return
+        program = logging.getLogger()
+        if not program.handlers or level >= program.level:
+            self._logger.log(level, message, exc_info=error)
+            return
+        for handler in logging.getLogger("stoker").handlers:
+            if isinstance(handler, LogFile):  # the program wants to hear less, the file does not
+                handler.write(level, message, error)
+
+
+class _Terminal(logging.Handler):
+    """Writes to the standard error of the moment, so that a live bar can put lines above itself."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return  # the program has set up logging of its own, which shows the record already
+        loud = record.levelno >= logging.WARNING
+        label = f"{record.levelname.lower()}: " if loud else ""
+        print(label + record.getMessage(), file=sys.stderr)
+
+
+class LogFile(logging.Handler):
+    """A log file of one process: ``log.txt`` on rank 0, ``log.txt.rankN`` on the others.
+
+    What is said before ``ready()`` waits in memory, so that a run which is refused before its
+    first step leaves nothing behind.
+    """
+
+    def __init__(self, folder: Path, ready: Callable[[], bool]) -> None:
+        super().__init__()
+        self.setFormatter(_FILE_FORMAT)
+        self._folder = folder
+        self._ready = ready
+        self._path: Path | None = None
+        self._waiting: list[str] = []
+
+    def open(self) -> None:
+        """Write out what has waited; from now on records are written at once."""
+        if self._path is None:
+            rank = dist.rank()
+            self._path = self._folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}")
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write("".join(self._waiting))
+            self._waiting.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, or keep it until there is a file."""
+        line = self.format(record) + "\n"
+        try:
+            if self._path is None and self._ready():
+                self.open()
+            if self._path is None:
+                self._waiting.append(line)
+            else:
+                self._write(line)
+        except OSError:  # a log that cannot be written must not end the run
+            self.handleError(record)
+
+    def write(self, level: int, message: str, error: BaseException | None = None) -> None:
+        """Put a line into this file alone."""
+        info = None if error is None else (type(error), error, error.__traceback__)
+        self.emit(logging.LogRecord("stoker", level, "", 0, message, None, info))
+
+    def _write(self, text: str) -> None:
+        assert self._path is not None
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def get_logger(name: str = "stoker") -> RankLogger:
+    """The logger of that name, below ``stoker``; it shows on the terminal from INFO up."""
+    root = logging.getLogger("stoker")
+    if not any(isinstance(handler, _Terminal) for handler in root.handlers):
+        root.addHandler(_Terminal())
+        if root.level == logging.NOTSET:
+            root.setLevel(logging.DEBUG)
+    return RankLogger(name)

@@ -1,0 +1,1 @@
+"""Continuing a loader in the middle of an epoch."""

@@ -1,0 +1,63 @@
+"""Metrics as a table for spreadsheets."""
+
+import csv
+import os
+from pathlib import Path
+
+from stoker.events.storage import Row
+from stoker.events.writers.base import Where, Writer
+
+
+class Csv(Writer):
+    """Appends to ``metrics.csv``: a line per row, a column per name.
+
+    A name that appears later gets a column at the end, and the file is written anew, aside and
+    then renamed.
+    """
+
+    file = "metrics.csv"
+
+    def open(self, path: Path) -> None:
+        """Take up the columns of an existing file."""
+        self._path = path
+        self._columns = ["step", "epoch", "samples"]
+        if path.exists():
+            with path.open(encoding="utf-8", newline="") as file:
+                self._columns = next(csv.reader(file), self._columns)
+
+    def length(self, path: Path, until: int | None = None) -> int:
+        """Lines, without the one of names."""
+        lines = self._lines(path)
+        return sum(until is None or int(line["step"]) <= until for line in lines)
+
+    def cut(self, path: Path, length: int, step: int) -> None:
+        """Cut off the lines of an attempt that was killed."""
+        lines = self._lines(path)
+        if len(lines) > length:
+            self._path, self._columns = path, list(lines[0])
+            self._rewrite(lines[:length])
+
+    def write(self, rows: list[Row], where: Where) -> None:
+        """Append the rows."""
+        head = {"epoch": where.epoch, "samples": where.samples}
+        lines = [{"step": row.step, **head, **row.scalars} for row in rows]
+        new = [name for line in lines for name in line if name not in self._columns]
+        if new or not self._path.exists():
+            self._columns += dict.fromkeys(new)
+            self._rewrite(self._lines(self._path))
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, self._columns, restval="").writerows(lines)
+
+    def _lines(self, path: Path) -> list[dict[str, str]]:
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def _rewrite(self, old: list[dict[str, str]]) -> None:
+        aside = self._path.with_suffix(".csv.partial")
+        with aside.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(old)
+        os.replace(aside, self._path)

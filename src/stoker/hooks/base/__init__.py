@@ -1,0 +1,1 @@
+"""What hooks are built from."""

@@ -1,0 +1,183 @@
+"""A model as parts that run one after another, and where that sequence is cut into stages."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+from torch import nn
+
+from stoker.core.errors import did_you_mean
+
+_Split: TypeAlias = tuple[int, int, list[int]]
+"""The heaviest stage, the sum of squares of all, and where each begins."""
+
+
+def plan_stages(
+    model: nn.Module,
+    stages: int,
+    *,
+    sequence: Sequence[str] | None = None,
+    split: Sequence[str] | None = None,
+) -> list[list[str]]:
+    """The names of a model's parts, stage by stage.
+
+    Args:
+        model: an `nn.Sequential`, or a model whose parts run one after another.
+        stages: into how many.
+        sequence: the parts in the order they run, as `parts_of` reads them.
+        split: the first part of every stage but the first. Without it the stages are balanced:
+            the largest has as few parameters as possible, and a part without parameters weighs
+            nothing and stays with the one before it.
+    """
+    parts = parts_of(model, sequence)
+    if len(parts) < stages:
+        raise ValueError(
+            f"{type(model).__name__} has {len(parts)} parts that run one after another "
+            f"({', '.join(parts)}), too few for {stages} pipeline stages"
+        )
+    if split is None:
+        weights = [sum(p.numel() for p in model.get_submodule(n).parameters()) for n in parts]
+        starts = balanced(weights, stages)
+    else:
+        starts = _named_starts(parts, stages, split)
+    return [parts[a:b] for a, b in pairwise([*starts, len(parts)])]
+
+
+def parts_of(model: nn.Module, sequence: Sequence[str] | None = None) -> list[str]:
+    """The names of the parts of a model in the order they run.
+
+    Each part takes what the one before it returned: a tensor, or a tuple of tensors as several
+    arguments. An `nn.Sequential` tells its parts itself, those of Sequentials inside it included.
+    For any other model they are named, ``("embed", "blocks.*", "norm", "head")``, by the caller
+    or by the attribute ``pipeline_parts`` of the model; ``*`` stands for all modules of that
+    place, in their order.
+    """
+    patterns = sequence if sequence is not None else getattr(model, "pipeline_parts", None)
+    if patterns is None:
+        if not _is_sequential(model):
+            raise TypeError(
+                f"{type(model).__name__} is not an nn.Sequential, so the order in which its parts "
+                'run is not known: name them, sequence=("embed", "blocks.*", "head"), or in its '
+                "class, pipeline_parts = (…); each part takes what the one before it returns"
+            )
+        return _inside(model, "")
+    if isinstance(patterns, str):
+        raise TypeError(f"the sequence of parts is a tuple of names, got the string {patterns!r}")
+    parts = [n for p in patterns for found in _matching(model, p) for n in _inside(*found)]
+    _check_parts(model, parts)
+    return parts
+
+
+def balanced(weights: Sequence[int], stages: int) -> list[int]:
+    """Where each of the stages begins, so that the heaviest weighs as little as possible.
+
+    Among equals, weights are spread evenly and stages begin late.
+    """
+    sums = [0, *accumulate(weights)]
+    best: list[_Split] = [(weight, weight**2, [0]) for weight in sums]
+    for stage in range(1, stages):
+        best = [
+            min(
+                (_with(best[start], start, sums[end] - sums[start]) for start in range(stage, end)),
+                key=lambda found: (found[:2], [-start for start in found[2]]),
+                default=best[0],
+            )
+            for end in range(len(sums))
+        ]
+    return best[-1][2]
+
+
+def _with(before: _Split, start: int, weight: int) -> _Split:
+    heaviest, squares, starts = before
+    return max(heaviest, weight), squares + weight**2, [*starts, start]
+
+
+def _named_starts(parts: list[str], stages: int, split: Sequence[str]) -> list[int]:
+    if len(split) != stages - 1:
+        raise ValueError(
+            f"{len(split)} split points make {len(split) + 1} stages, but the pipeline has "
+            f"{stages}: name the first part of every stage but the first, {stages - 1} in all"
+        )
+    starts = [0]
+    for name in split:
+        found = next(
+            (i for i, p in enumerate(parts) if p == name or p.startswith(f"{name}.")), None
+        )
+        if found is None:
+            raise ValueError(
+                f"split point {name!r} is no part of the model{did_you_mean(name, parts)} "
+                f"(its parts: {', '.join(parts)})"
+            )
+        if found <= starts[-1]:
+            raise ValueError(
+                f"split point {name!r} leaves a stage before it empty: the parts run in the order "
+                f"{', '.join(parts)}, and every stage needs one"
+            )
+        starts.append(found)
+    return starts
+
+
+def _matching(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
+    """The modules that a pattern stands for, each with its name."""
+    found = [(model, "")]
+    for piece in pattern.split("."):
+        found = [
+            (child, f"{name}.{key}".lstrip("."))
+            for module, name in found
+            for key, child in module._modules.items()
+            if child is not None and fnmatchcase(key, piece)
+        ]
+    if not found:
+        names = [name for name, _ in model.named_modules() if name]
+        raise ValueError(
+            f"{type(model).__name__} has no module {pattern!r}{did_you_mean(pattern, names)}"
+        )
+    return found
+
+
+def _inside(module: nn.Module, name: str) -> list[str]:
+    """The parts of a Sequential, down to the last; any other module is one part."""
+    if not _is_sequential(module):
+        if not _runs(module):
+            raise ValueError(
+                f"{name!r} is a {type(module).__name__}, which cannot be called: name what is in "
+                f"it, '{name}.*'"
+            )
+        return [name]
+    children = [(child, f"{name}.{key}".lstrip(".")) for key, child in module._modules.items()]
+    return [
+        part for child, inner in children if child is not None for part in _inside(child, inner)
+    ]
+
+
+def _is_sequential(module: nn.Module) -> bool:
+    """Whether a module does nothing but run its children, so that they may be called instead."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return getattr(type(module), "forward", None) is nn.Sequential.forward and not hooked
+
+
+def _runs(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _check_parts(model: nn.Module, parts: list[str]) -> None:
+    """Refuse parts that overlap, and parameters that are in none of them."""
+    for number, name in enumerate(parts):
+        for other in parts[number + 1 :]:
+            if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}."):
+                raise ValueError(f"parts {name!r} and {other!r} overlap: each runs once")
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        if stage_of(name, [parts]) is None:
+            raise ValueError(
+                f"parameter {name!r} is in none of the parts {', '.join(parts)}: every parameter "
+                "of a pipeline belongs to a part, which alone uses it"
+            )
+
+
+def stage_of(name: str, plan: Sequence[Sequence[str]]) -> int | None:
+    """In which stage a parameter or module of that name is."""
+    for stage, parts in enumerate(plan):
+        if any(name == part or name.startswith(f"{part}.") for part in parts):
+            return stage
+    return None

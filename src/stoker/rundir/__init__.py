@@ -1,0 +1,1 @@
+"""The files of a run: their names, the folder, and where the run came from."""

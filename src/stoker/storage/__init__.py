@@ -1,0 +1,1 @@
+"""Where files live: durable writes, locks and publishing on the local disk."""
