@@ -154,15 +154,15 @@ def test_two_checkpoint_hooks_are_refused(tmp_path):
         made(tmp_path / "run", second).fit(batches(), epochs=1)
 
 
-@pytest.mark.parametrize("wish", ["after_val", "after_step"])
-def test_a_wish_to_save_is_granted_wherever_it_is_made(tmp_path, request):
-    asks = hooks.Callback(**{request: lambda run: run.request("save")})
+@pytest.mark.parametrize("point", ["after_val", "after_step"])
+def test_a_save_may_be_requested_at_any_point(tmp_path, point):
+    asks = hooks.Callback(**{point: lambda run: run.request("save")})
     made(tmp_path / "run", asks, every=None).fit(
         batches(), batches(4), epochs=2, validate_every="2st"
     )
     steps = {path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
     assert "step-00000002" in steps
-    assert ("step-00000005" in steps) == (request == "after_step")
+    assert ("step-00000005" in steps) == (point == "after_step")
 
 
 def test_another_optimizer_is_refused_in_words(tmp_path):
