@@ -107,10 +107,11 @@ BESIDE = {  # what an option needs beside it to show
 }
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize(
     ("owner", "option"), [(owner, option) for owner in OPTIONS for option in OPTIONS[owner]]
 )
-def test_x07_every_option_changes_what_happens(owner, option, tmp_path, monkeypatch):
+def test_every_option_changes_what_happens(owner, option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if option == "layout":
         with pytest.raises(ValueError, match="needs 2 processes"):
@@ -124,7 +125,8 @@ def test_x07_every_option_changes_what_happens(owner, option, tmp_path, monkeypa
     assert behaviour(**beside) == without, "the comparison itself must be repeatable"
 
 
-def test_x07_no_option_is_left_out_of_the_table():
+@pytest.mark.row("X07")
+def test_no_option_is_left_out_of_the_table():
     for owner, function in (
         ("engine", Engine.__init__),
         ("trainer", Trainer.__init__),

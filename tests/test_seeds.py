@@ -1,9 +1,7 @@
-"""Every promise of the four older trainers has a test that is named by it."""
+"""Each promise of the four older trainers has a test that carries its number as a marker."""
 
-import re
+import ast
 from pathlib import Path
-
-import pytest
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "seeds.md"
@@ -16,49 +14,59 @@ ROWS = {
     "T": (26, "Towhee"),
     "X": (7, "all of them"),
 }
-"""How many promises each document makes, by the letter of their numbers."""
+"""The number of promises in each document, by the letter of their numbers."""
 
-INTRODUCTION = """# What was promised, and where it is held
+INTRODUCTION = """# The 120 promises and the test for each
 
-Stoker gathers what four older trainers promised. Each promise has a number, and each number at
-least one test that carries it in its name and fails when it is broken. This page is made by
-`python tests/test_seeds.py`, and a test compares it with the tests there are.
+Stoker keeps 120 promises that four older trainers made in their documentation. Each promise has a
+number, and at least one test with that number fails when the promise is broken. To find a test,
+search for its marker, for example `@pytest.mark.row("C04")`.
+
+This page is generated: run `python tests/test_seeds.py` after you add, move or rename such a test.
 """
 
 
 def ids() -> list[str]:
-    return [f"{letter}{n:02}" for letter, (most, _) in ROWS.items() for n in range(1, most + 1)]
+    return [f"{letter}{n:02}" for letter, (count, _) in ROWS.items() for n in range(1, count + 1)]
 
 
-def carriers() -> dict[str, list[str]]:
-    """For each number, the tests that carry it."""
-    found: dict[str, list[str]] = {row: [] for row in ids()}
+def marked_rows(function: ast.FunctionDef) -> list[str]:
+    """Return the arguments of the function's ``pytest.mark.row`` decorators."""
+    return [
+        argument.value
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.row"
+        for argument in decorator.args
+        if isinstance(argument, ast.Constant)
+    ]
+
+
+def by_row() -> dict[str, list[tuple[str, str]]]:
+    """Return the tests of each row, as pairs of path and name."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            for letter, number in re.findall(r"(?<![a-z0-9])([czlotx])(\d\d)(?!\d)", name):
-                row = f"{letter.upper()}{number}"
-                if row in found:
-                    found[row].append(f"{path.relative_to(TESTS.parent).as_posix()}::{name}")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for row in marked_rows(node):
+                    place = path.relative_to(TESTS.parent).as_posix()
+                    found.setdefault(row, []).append((place, node.name))
     return found
 
 
 def page() -> str:
     lines = [INTRODUCTION]
-    found = carriers()
-    for letter, (most, system) in ROWS.items():
-        lines.append(f"\n## {letter}: {system}\n\n| number | held by |\n|---|---|")
-        for number in range(1, most + 1):
+    found = by_row()
+    for letter, (count, system) in ROWS.items():
+        lines.append(f"\n## {letter}: {system}\n\n| number | tests |\n|---|---|")
+        for number in range(1, count + 1):
             row = f"{letter}{number:02}"
-            names = [
-                f"`{test.rpartition('::')[2]}` ({test.partition('::')[0]})" for test in found[row]
-            ]
+            names = [f"`{name}` ({path})" for path, name in found[row]]
             lines.append(f"| {row} | {'<br>'.join(names)} |")
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("row", ids())
-def test_every_promise_has_a_test(row):
-    assert carriers()[row], f"no test is named by {row}"
+def test_every_promise_has_a_test_and_every_row_is_a_promise():
+    assert sorted(by_row()) == sorted(ids())
 
 
 def test_the_page_lists_the_tests_there_are():

@@ -32,8 +32,9 @@ class OwnLoss(nn.Module):
         return namedtuple("Reply", "loss logits")(loss, out)
 
 
+@pytest.mark.row("O03")
 @pytest.mark.parametrize("form", ["scalar", "losses", "dict", "object"])
-def test_o03_a_model_that_returns_its_own_loss_needs_no_criterion(form):
+def test_a_model_that_returns_its_own_loss_needs_no_criterion(form):
     torch.manual_seed(0)
     model = OwnLoss(form)
     torch.manual_seed(0)
@@ -51,7 +52,8 @@ def test_o03_a_model_that_returns_its_own_loss_needs_no_criterion(form):
         assert history[-1]["train/classes"] == pytest.approx(3 * history[-1]["train/boxes"])
 
 
-def test_o02_two_owners_are_an_error_with_their_number_and_the_list_stays():
+@pytest.mark.row("O02")
+def test_two_owners_are_an_error_with_their_number_and_the_list_stays():
     class Mine(Step):
         pass
 
@@ -61,12 +63,14 @@ def test_o02_two_owners_are_an_error_with_their_number_and_the_list_stays():
     assert len(given) == 2
 
 
-def test_o02_a_step_among_the_hooks_is_named():
+@pytest.mark.row("O02")
+def test_a_step_among_the_hooks_is_named():
     with pytest.raises(TypeError, match=r"hooks\[0\] is a Step, a Step: pass it as step="):
         Trainer(engine(), [Step()])
 
 
-def test_o02_no_owner_means_the_default_and_one_is_used():
+@pytest.mark.row("O02")
+def test_no_owner_means_the_default_and_one_is_used():
     class Mine(Step):
         pass
 
@@ -74,7 +78,8 @@ def test_o02_no_owner_means_the_default_and_one_is_used():
     assert type(Trainer(engine(), [], step=Mine()).step) is Mine
 
 
-def test_o04_a_forward_that_forgets_its_loss_is_named():
+@pytest.mark.row("O04")
+def test_a_forward_that_forgets_its_loss_is_named():
     class Forgetful(Step):
         def forward(self, engine, batch):
             return Output(outputs=engine(batch[0]))
@@ -83,7 +88,8 @@ def test_o04_a_forward_that_forgets_its_loss_is_named():
         Trainer(engine(), [], step=Forgetful()).fit(batches(), epochs=1)
 
 
-def test_o04_a_validation_forward_that_returns_nothing_to_judge_is_named():
+@pytest.mark.row("O04")
+def test_a_validation_forward_that_returns_nothing_to_judge_is_named():
     class Forgetful(Step):
         def val_forward(self, engine, batch):
             return Output()
@@ -92,7 +98,8 @@ def test_o04_a_validation_forward_that_returns_nothing_to_judge_is_named():
         Trainer(engine(), [], step=Forgetful()).evaluate(batches())
 
 
-def test_o04_a_function_that_returns_no_loss_is_named():
+@pytest.mark.row("O04")
+def test_a_function_that_returns_no_loss_is_named():
     def my_step(engine, batch):
         return engine(batch[0])
 
@@ -137,7 +144,8 @@ def test_further_entries_of_a_dict_are_logged_as_means():
     assert history[-1]["train/half"] == 0.5
 
 
-def test_o05_overriding_the_validation_forward_changes_validation_alone():
+@pytest.mark.row("O05")
+def test_overriding_the_validation_forward_changes_validation_alone():
     class Zero(Step):
         def val_forward(self, engine, batch):
             return Output(loss=torch.zeros(()))
@@ -151,7 +159,8 @@ def test_o05_overriding_the_validation_forward_changes_validation_alone():
     assert same_bits(mine, theirs)
 
 
-def test_o05_overriding_forward_changes_both():
+@pytest.mark.row("O05")
+def test_overriding_forward_changes_both():
     class Scaled(Step):
         def forward(self, engine, batch):
             return Output(loss=engine(batch[0]).sum() * 0 + 42.0)
@@ -160,7 +169,8 @@ def test_o05_overriding_forward_changes_both():
     assert history[-1]["train/loss"] == history[-1]["val/loss"] == 42.0
 
 
-def test_o05_overriding_backward_or_update_replaces_it():
+@pytest.mark.row("O05")
+def test_overriding_backward_or_update_replaces_it():
     calls = []
 
     class Mine(Step):
@@ -305,7 +315,8 @@ def test_a_criterion_that_sums_is_not_divided():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-def test_t04_there_is_one_forward_per_training_batch_with_or_without_a_metric():
+@pytest.mark.row("T04")
+def test_there_is_one_forward_per_training_batch_with_or_without_a_metric():
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -51,7 +51,8 @@ def test_points_of_micro_batches_fire_once_for_each():
     assert step == ["before_step", "after_forward", "after_forward", "before_update", "after_step"]
 
 
-def test_c04_a_trainer_without_anything_fits_evaluates_and_predicts():
+@pytest.mark.row("C04")
+def test_a_trainer_without_anything_fits_evaluates_and_predicts():
     plain = trainer()
     plain.fit(batches(), epochs=5, max_steps=3)
     assert plain.run.step == 3
@@ -59,8 +60,9 @@ def test_c04_a_trainer_without_anything_fits_evaluates_and_predicts():
     assert plain.predict(batches()).shape == (20, 3)
 
 
+@pytest.mark.row("C06")
 @pytest.mark.parametrize("wrong", ["hook", 3, object()])
-def test_c06_an_element_that_is_no_hook_is_named(wrong):
+def test_an_element_that_is_no_hook_is_named(wrong):
     with pytest.raises(TypeError, match=r"hooks\[1\] is .* expected a Hook"):
         Trainer(engine(), [Hook(), wrong])
 
@@ -87,7 +89,8 @@ def test_two_hooks_of_one_name_are_refused():
         Trainer(engine(), [hooks.Loss(), hooks.Loss()])
 
 
-def test_c07_hooks_run_by_priority_then_in_the_order_given_and_the_list_stays_as_it_was():
+@pytest.mark.row("C07")
+def test_hooks_run_by_priority_then_in_the_order_given_and_the_list_stays_as_it_was():
     order: list[str] = []
 
     def hook(name: str, priority: int) -> Hook:
@@ -100,7 +103,8 @@ def test_c07_hooks_run_by_priority_then_in_the_order_given_and_the_list_stays_as
     assert given == before
 
 
-def test_c07_the_effective_order_is_logged_once(tmp_path):
+@pytest.mark.row("C07")
+def test_the_effective_order_is_logged_once(tmp_path):
     run = Trainer(engine(), run_dir=tmp_path)
     run.fit(batches(4), epochs=1)
     run.fit(batches(4), epochs=2)
@@ -110,7 +114,8 @@ def test_c07_the_effective_order_is_logged_once(tmp_path):
     )
 
 
-def test_c08_a_hook_that_never_calls_super_still_runs():
+@pytest.mark.row("C08")
+def test_a_hook_that_never_calls_super_still_runs():
     class Bare(Hook):
         def __init__(self) -> None:
             self.steps = 0
@@ -125,7 +130,8 @@ def test_c08_a_hook_that_never_calls_super_still_runs():
     assert bare.name == "Bare"
 
 
-def test_c10_a_step_shows_its_own_output_targets_and_loss():
+@pytest.mark.row("C10")
+def test_a_step_shows_its_own_output_targets_and_loss():
     seen = []
 
     def look(run):
@@ -139,7 +145,8 @@ def test_c10_a_step_shows_its_own_output_targets_and_loss():
     assert seen == [(True, True)] * 5
 
 
-def test_c12_a_number_is_visible_at_its_point_only_to_later_hooks():
+@pytest.mark.row("C12")
+def test_a_number_is_visible_at_its_point_only_to_later_hooks():
     class Writes(Hook):
         priority = 40
 
@@ -157,19 +164,21 @@ def test_c12_a_number_is_visible_at_its_point_only_to_later_hooks():
     assert seen == {"early": [None, 1, 2], "late": [1, 2, 3]}
 
 
+@pytest.mark.row("C23", "T24")
 @pytest.mark.parametrize(
     ("every", "epochs", "expected"),
     [("1ep", 3, [1, 2, 3]), ("2ep", 5, [2, 4, 5]), ("5ep", 3, [3]), (None, 2, [])],
 )
-def test_c23_t24_validation_follows_completed_multiples_and_the_end(every, epochs, expected):
+def test_validation_follows_completed_multiples_and_the_end(every, epochs, expected):
     seen = []
     look = Callback(before_val=lambda run: seen.append(run.epoch))
     trainer(look).fit(batches(8), batches(4), epochs=epochs, validate_every=every)
     assert seen == expected
 
 
+@pytest.mark.row("T24")
 @pytest.mark.parametrize(("every", "expected"), [("2st", [2, 4, 6]), (4, [4, 6]), ("3st", [3, 6])])
-def test_t24_validation_by_steps_is_not_made_at_step_0_and_not_twice(every, expected):
+def test_validation_by_steps_is_not_made_at_step_0_and_not_twice(every, expected):
     seen = []
     look = Callback(before_val=lambda run: seen.append(run.step))
     trainer(look).fit(batches(12), batches(4), epochs=2, validate_every=every)
@@ -186,7 +195,8 @@ def test_validation_by_the_clock(monkeypatch):
     assert seen[-1] == 10
 
 
-def test_c24_max_steps_makes_exactly_so_many_updates_and_closes_the_epoch():
+@pytest.mark.row("C24")
+def test_max_steps_makes_exactly_so_many_updates_and_closes_the_epoch():
     recorder = Recorder()
     run = trainer(recorder)
     history = run.fit(batches(20), batches(4), epochs=10, max_steps=7)
@@ -205,7 +215,8 @@ def test_max_steps_at_the_end_of_an_epoch_finishes_that_epoch():
     assert (run.run.step, run.run.epoch) == (5, 1)
 
 
-def test_c25_evaluation_fires_its_points_alone_and_changes_nothing():
+@pytest.mark.row("C25")
+def test_evaluation_fires_its_points_alone_and_changes_nothing():
     model = net(norm=True, dropout=True)
     recorder = Recorder()
     looking = trainer(recorder, hooks.Loss(), model=model)
@@ -226,7 +237,8 @@ def test_c25_evaluation_fires_its_points_alone_and_changes_nothing():
     assert [module.training for module in model] == [False, True, True, True, True]
 
 
-def test_l22_evaluation_that_fails_restores_the_modes_too():
+@pytest.mark.row("L22")
+def test_evaluation_that_fails_restores_the_modes_too():
     model = net()
     broken = trainer(Callback(after_val_step=lambda run: 1 / 0), model=model)
     with pytest.raises(ZeroDivisionError):
@@ -249,7 +261,8 @@ class Two(nn.Module):
         return {"sum": self.layer(a + b), "pair": (a, b.sum(1))}
 
 
-def test_c26_predict_takes_a_tensor_a_tuple_or_a_dict_and_keeps_the_structure():
+@pytest.mark.row("C26")
+def test_predict_takes_a_tensor_a_tuple_or_a_dict_and_keeps_the_structure():
     x, _ = samples(6)
     model = net(dropout=True)
     predicted = trainer(model=model).predict(x)
@@ -263,7 +276,8 @@ def test_c26_predict_takes_a_tensor_a_tuple_or_a_dict_and_keeps_the_structure():
     assert two.engine.training
 
 
-def test_o15_predict_keeps_shapes_and_joins_in_input_order():
+@pytest.mark.row("O15")
+def test_predict_keeps_shapes_and_joins_in_input_order():
     x, y = samples(10)
     two = Trainer(Engine(Two()), [])
     whole = two.predict((x, x))
@@ -286,8 +300,9 @@ def test_the_points_of_a_prediction():
     ]
 
 
+@pytest.mark.row("C27")
 @pytest.mark.parametrize(("policy", "updates"), [("drop", 2), ("flush", 3)])
-def test_c27_the_last_short_window_is_dropped_or_flushed(policy, updates):
+def test_the_last_short_window_is_dropped_or_flushed(policy, updates):
     run = trainer(accumulate=4, last_window=policy)
     run.fit(batches(40), epochs=1)
     assert len(batches(40)) == 10
@@ -295,7 +310,8 @@ def test_c27_the_last_short_window_is_dropped_or_flushed(policy, updates):
     assert run.run.epoch == 1
 
 
-def test_l01_every_point_fires_once_per_step_and_around_training():
+@pytest.mark.row("L01")
+def test_every_point_fires_once_per_step_and_around_training():
     recorder = Recorder()
     trainer(recorder).fit(batches(12), epochs=1)
     assert [recorder.points.count(p) for p in ("before_train", "before_step", "after_step")] == [
@@ -306,7 +322,8 @@ def test_l01_every_point_fires_once_per_step_and_around_training():
     assert recorder.points.count("after_train") == 1
 
 
-def test_l02_the_counter_tells_success_from_failure():
+@pytest.mark.row("L02")
+def test_the_counter_tells_success_from_failure():
     seen = []
 
     def fail(run):
@@ -323,7 +340,8 @@ def test_l02_the_counter_tells_success_from_failure():
     assert seen == [4, (2, caught.value)]
 
 
-def test_l03_a_failure_is_logged_and_stays_on_top_when_a_closing_hook_fails_too(tmp_path):
+@pytest.mark.row("L03")
+def test_a_failure_is_logged_and_stays_on_top_when_a_closing_hook_fails_too(tmp_path):
     closed = []
 
     def fail(run):
@@ -349,11 +367,13 @@ def test_l03_a_failure_is_logged_and_stays_on_top_when_a_closing_hook_fails_too(
     assert len(closed) == 2
 
 
-def test_l04_none_among_hooks_is_left_out():
+@pytest.mark.row("L04")
+def test_none_among_hooks_is_left_out():
     assert list(Trainer(engine(), [None, None]).hooks) == []
 
 
-def test_x03_a_failing_hook_is_named_with_point_and_step_and_its_type_stays():
+@pytest.mark.row("X03")
+def test_a_failing_hook_is_named_with_point_and_step_and_its_type_stays():
     closed = []
     broken = trainer(
         Callback(name="bad one", after_step=lambda run: {}["missing"]),
@@ -388,7 +408,8 @@ def test_a_closing_hook_that_fails_alone_is_raised_after_all_have_closed():
     assert len(closed) == 2
 
 
-def test_x04_a_run_with_nothing_left_to_do_returns_cleanly():
+@pytest.mark.row("X04")
+def test_a_run_with_nothing_left_to_do_returns_cleanly():
     recorder = Recorder()
     done = trainer(recorder)
     done.fit(batches(), epochs=2)
@@ -409,7 +430,8 @@ def test_a_second_fit_with_more_epochs_goes_on():
     assert same_bits(mine, theirs)
 
 
-def test_o08_the_step_in_hand_exists_within_a_step_alone():
+@pytest.mark.row("O08")
+def test_the_step_in_hand_exists_within_a_step_alone():
     seen = []
 
     def before(run):
@@ -438,7 +460,8 @@ def test_o08_the_step_in_hand_exists_within_a_step_alone():
     assert seen == [(1, [])] * 4
 
 
-def test_o08_a_failed_run_lets_go_of_its_step():
+@pytest.mark.row("O08")
+def test_a_failed_run_lets_go_of_its_step():
     broken = trainer(Callback(after_step=lambda run: 1 / 0))
     with pytest.raises(ZeroDivisionError):
         broken.fit(batches(), epochs=1)
@@ -451,7 +474,8 @@ def test_a_misspelt_attribute_of_the_run_is_answered_with_the_right_one():
         trainer().run.sample
 
 
-def test_o09_each_stage_has_its_own_points_and_a_base_class_can_give_them_one_name():
+@pytest.mark.row("O09")
+def test_each_stage_has_its_own_points_and_a_base_class_can_give_them_one_name():
     class Generic(Hook):
         def __init__(self) -> None:
             self.seen: list[str] = []
@@ -476,7 +500,8 @@ def test_o09_each_stage_has_its_own_points_and_a_base_class_can_give_them_one_na
     assert silent.seen == ["fit", "predict"]
 
 
-def test_o10_stop_ends_the_run_after_the_step_and_a_later_fit_starts_clean():
+@pytest.mark.row("O10")
+def test_stop_ends_the_run_after_the_step_and_a_later_fit_starts_clean():
     fetched = []
 
     class Counting:
@@ -511,7 +536,8 @@ def test_stop_may_be_called_from_another_thread():
     assert run.fit(batches(), epochs=10_000).stop_reason == "from outside"
 
 
-def test_o14_validation_results_are_visible_in_after_epoch_and_not_in_after_train_epoch():
+@pytest.mark.row("O14")
+def test_validation_results_are_visible_in_after_epoch_and_not_in_after_train_epoch():
     seen = []
     look = Callback(
         priority=80,
@@ -522,7 +548,8 @@ def test_o14_validation_results_are_visible_in_after_epoch_and_not_in_after_trai
     assert seen == [["train/loss"], ["train/loss", "val/loss"]] * 2
 
 
-def test_o16_evaluate_and_predict_need_neither_optimizer_nor_criterion():
+@pytest.mark.row("O16")
+def test_evaluate_and_predict_need_neither_optimizer_nor_criterion():
     class Judge(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -536,7 +563,8 @@ def test_o16_evaluate_and_predict_need_neither_optimizer_nor_criterion():
     assert bare.predict(batches()).shape == (20, 3)
 
 
-def test_o16_fit_without_an_optimizer_fails_before_touching_data():
+@pytest.mark.row("O16")
+def test_fit_without_an_optimizer_fails_before_touching_data():
     class Untouchable:
         def __iter__(self):
             raise AssertionError("data was touched")
@@ -545,13 +573,15 @@ def test_o16_fit_without_an_optimizer_fails_before_touching_data():
         Trainer(Engine(net(), criterion=nn.CrossEntropyLoss()), []).fit(Untouchable(), epochs=1)
 
 
-def test_t16_a_hook_can_stop_an_epoch_and_the_next_one_begins():
+@pytest.mark.row("T16")
+def test_a_hook_can_stop_an_epoch_and_the_next_one_begins():
     run = trainer(Callback(after_step=lambda r: r.ask("end_epoch") if r.step == 2 else None))
     run.fit(batches(20), epochs=2)
     assert (run.run.step, run.run.epoch) == (2 + 5, 2)
 
 
-def test_t16_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
+@pytest.mark.row("T16")
+def test_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
     from stoker.events import JsonLines, read_json_lines
 
     validated = []
@@ -591,7 +621,8 @@ def test_t16_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
     assert [row["step"] for row in rows if "train/loss" in row] == [3, 5]
 
 
-def test_t16_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
+@pytest.mark.row("T16")
+def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
     order = []
     run = trainer(
         Callback(
@@ -608,7 +639,8 @@ def test_asking_for_something_unknown_is_refused():
         trainer().run.request("evaluat")
 
 
-def test_t16_stop_training_from_a_hook():
+@pytest.mark.row("T16")
+def test_stop_training_from_a_hook():
     run = trainer(Callback(after_epoch=lambda run: run.stop("done")))
     run.fit(batches(), epochs=9)
     assert run.run.epoch == 1
@@ -621,7 +653,8 @@ class Endless(IterableDataset):
             yield x[i : i + 4], y[i : i + 4]
 
 
-def test_t22_loaders_without_a_length_work():
+@pytest.mark.row("T22")
+def test_loaders_without_a_length_work():
     run = trainer(hooks.Progress(), hooks.Loss())
     run.fit(DataLoader(Endless(), batch_size=None), max_steps=6)
     assert (run.run.step, run.run.epoch) == (6, 1)
@@ -635,14 +668,16 @@ def test_an_iterator_that_is_used_up_is_an_error_not_an_endless_loop():
         trainer().fit(iter(batches()), epochs=2)
 
 
-def test_t23_evaluation_covers_every_sample():
+@pytest.mark.row("T23")
+def test_evaluation_covers_every_sample():
     seen = []
     look = Callback(after_val_step=lambda run: seen.append(run.sizes[0]))
     trainer(look).evaluate(loader(10, 4))
     assert seen == [4, 4, 2]
 
 
-def test_t23_a_training_set_smaller_than_one_batch_is_an_error_or_one_small_batch():
+@pytest.mark.row("T23")
+def test_a_training_set_smaller_than_one_batch_is_an_error_or_one_small_batch():
     small = TensorDataset(*samples(3))
     with pytest.raises(
         ValueError, match="3 samples do not fill one batch of 8 and drop_last is on"

@@ -44,7 +44,8 @@ def test_train_trains_and_leaves_a_run_folder(stoker, folder):
     assert not list(folder.rglob("*.partial"))
 
 
-def test_no_tensorboard_is_written_unless_a_hook_asks_for_it_t12(stoker, folder):
+@pytest.mark.row("T12")
+def test_no_tensorboard_is_written_unless_a_hook_asks_for_it(stoker, folder):
     assert stoker("train", "cfg.yaml", "run.epochs=1")[0] == 0
     assert not (folder / "runs" / "cfg" / "tb").exists()
     hook = "+hooks={type: Write, _args_: [{_target_: stoker.events.TensorBoard}]}"
@@ -53,7 +54,8 @@ def test_no_tensorboard_is_written_unless_a_hook_asks_for_it_t12(stoker, folder)
     assert list((folder / "runs" / "tb" / "tb").iterdir())
 
 
-def test_a_fast_dev_run_writes_nothing_l23(stoker, folder):
+@pytest.mark.row("L23")
+def test_a_fast_dev_run_writes_nothing(stoker, folder):
     before = everything_in(folder)
     code, out, _ = stoker("train", "cfg.yaml", "--fast-dev-run")
     assert code == 0
@@ -61,7 +63,8 @@ def test_a_fast_dev_run_writes_nothing_l23(stoker, folder):
     assert everything_in(folder) == before
 
 
-def test_eval_only_is_evaluate_l23(stoker, folder):
+@pytest.mark.row("L23")
+def test_eval_only_is_evaluate(stoker, folder):
     stoker("train", "cfg.yaml")
     before = everything_in(folder)
     first = stoker("train", "cfg.yaml", "--eval-only")

@@ -18,6 +18,7 @@ def refusal(config, *overrides):
     return str(caught.value)
 
 
+@pytest.mark.row("L18")
 @pytest.mark.parametrize(
     ("override", "path", "value"),
     [
@@ -58,7 +59,7 @@ def refusal(config, *overrides):
         ("hooks[0]=Loss", ["hooks", 0], "Loss"),
     ],
 )
-def test_an_override_sets_the_value_that_was_typed_l18(config, override, path, value):
+def test_an_override_sets_the_value_that_was_typed(config, override, path, value):
     found = config(override).tree
     for key in path:
         found = found[key]
@@ -68,7 +69,8 @@ def test_an_override_sets_the_value_that_was_typed_l18(config, override, path, v
     assert type(found) is type(value) or isinstance(found, dict)
 
 
-def test_a_list_is_set_whole_l18():
+@pytest.mark.row("L18")
+def test_a_list_is_set_whole():
     config = Config({"model": L(nn.Conv2d)(1, 2, [3, 3])})
     assert config.override("model.2=[1,2]").tree["model"].args == [1, 2, [1, 2]]
 
@@ -170,10 +172,11 @@ def test_the_words_of_lightning_and_hugging_face_are_answered_with_ours(config, 
     assert f"'{ours}" in said
 
 
+@pytest.mark.row("L18")
 @pytest.mark.parametrize(
     "override", ["model.width.deep=3", "run.epochs.x=1", "~model.width.x", "+model.width.x=1"]
 )
-def test_a_path_through_a_value_that_is_no_config_raises_l18(config, override):
+def test_a_path_through_a_value_that_is_no_config_raises(config, override):
     assert "which has no" in refusal(config, override)
 
 

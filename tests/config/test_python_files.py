@@ -25,7 +25,8 @@ class Called:
         self.args, self.kwargs = args, kwargs
 
 
-def test_a_node_is_editable_before_it_is_built_l17():
+@pytest.mark.row("L17")
+def test_a_node_is_editable_before_it_is_built():
     node = L(nn.Linear)(4, out_features=8)
     node.out_features = 2
     node.bias = False
@@ -37,7 +38,8 @@ def test_a_node_is_editable_before_it_is_built_l17():
     assert made.bias is None
 
 
-def test_nested_nodes_are_built_inside_out_l17():
+@pytest.mark.row("L17")
+def test_nested_nodes_are_built_inside_out():
     made = build(L(nn.Sequential)(L(nn.Linear)(4, 8), L(nn.ReLU)(), L(nn.Linear)(8, 3)))
     assert [type(layer) for layer in made] == [nn.Linear, nn.ReLU, nn.Linear]
 
@@ -96,7 +98,8 @@ def test_an_argument_that_is_not_there_is_an_attribute_error():
         del L(nn.Linear)(4, 8).width
 
 
-def test_an_argument_error_of_a_call_names_target_and_place_l17():
+@pytest.mark.row("L17")
+def test_an_argument_error_of_a_call_names_target_and_place():
     node = L(nn.Linear)(4, 8, wide=True)
     with pytest.raises(TypeError) as caught:
         build(node)
@@ -150,6 +153,7 @@ def test_what_one_config_changes_another_does_not_see(tmp_path):
     assert "inplace" not in load(second).tree["model"]
 
 
+@pytest.mark.row("L18")
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -160,7 +164,7 @@ def test_what_one_config_changes_another_does_not_see(tmp_path):
         ("raise KeyError('k')\n", 1, "KeyError"),
     ],
 )
-def test_a_failing_config_file_leaves_import_untouched_and_says_its_line_l18(
+def test_a_failing_config_file_leaves_import_untouched_and_says_its_line(
     tmp_path, text, line, words
 ):
     write(tmp_path, "failing_base.py", "x = 1\nraise ValueError('in the base')\n")
@@ -179,7 +183,8 @@ def test_a_failing_config_file_leaves_import_untouched_and_says_its_line_l18(
     assert left == []
 
 
-def test_a_failing_config_file_leaves_none_of_our_packages_l18(tmp_path):
+@pytest.mark.row("L18")
+def test_a_failing_config_file_leaves_none_of_our_packages(tmp_path):
     path = write(tmp_path, "fails_at_once.py", "1 / 0\n")
     before = set(sys.modules)
     with pytest.raises(ConfigError):

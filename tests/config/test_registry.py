@@ -43,7 +43,8 @@ def python_config(**parts):
 # Z02, Z03
 
 
-def test_a_list_of_dicts_and_nodes_builds_the_hooks_and_is_not_changed_z02():
+@pytest.mark.row("Z02")
+def test_a_list_of_dicts_and_nodes_builds_the_hooks_and_is_not_changed():
     listed = [
         {"type": "EarlyStopping", "monitor": "train/loss", "patience": 7},
         L(hooks.LR)(),
@@ -61,13 +62,15 @@ def test_a_list_of_dicts_and_nodes_builds_the_hooks_and_is_not_changed_z02():
     assert type(listed[0]) is dict
 
 
-def test_hook_objects_may_stand_among_dicts_z02():
+@pytest.mark.row("Z02")
+def test_hook_objects_may_stand_among_dicts():
     mine = hooks.Callback(after_step=lambda run: None)
     made = list(build_job(python_config(hooks=[{"type": "Loss"}, mine])).trainer.hooks)
     assert any(hook is mine for hook in made)
 
 
-def test_an_unknown_type_names_the_registry_and_near_matches_z03(folder):
+@pytest.mark.row("Z03")
+def test_an_unknown_type_names_the_registry_and_near_matches(folder):
     with pytest.raises(ConfigError) as caught:
         job(folder, "+hooks={type: EarlyStoping}")
     assert "there is no hook 'EarlyStoping' in the registry; did you mean 'EarlyStopping'?" in str(
@@ -75,7 +78,8 @@ def test_an_unknown_type_names_the_registry_and_near_matches_z03(folder):
     )
 
 
-def test_an_unknown_name_is_a_key_error_with_plain_words_z03(shelf):
+@pytest.mark.row("Z03")
+def test_an_unknown_name_is_a_key_error_with_plain_words(shelf):
     with pytest.raises(KeyError) as caught:
         shelf.get("Adamm")
     assert isinstance(caught.value, RegistryError)
@@ -83,7 +87,8 @@ def test_an_unknown_name_is_a_key_error_with_plain_words_z03(shelf):
     assert "'Adam'" in str(caught.value)
 
 
-def test_registering_a_name_twice_raises_unless_forced_z03(shelf):
+@pytest.mark.row("Z03")
+def test_registering_a_name_twice_raises_unless_forced(shelf):
     @shelf.register
     def mine(): ...
 
@@ -156,16 +161,18 @@ def test_a_metric_within_a_hook_is_found_by_its_short_name(folder):
 # T19
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize("optimizer", ["SGD", "{type: SGD}", "{_target_: torch.optim.SGD}"])
 @pytest.mark.parametrize("loss", ["CrossEntropyLoss", "{type: CrossEntropyLoss}"])
-def test_optimizer_and_loss_are_a_name_or_a_dict_t19(folder, optimizer, loss):
+def test_optimizer_and_loss_are_a_name_or_a_dict(folder, optimizer, loss):
     engine = job(folder, f"optimizer={optimizer}", f"criterion={loss}").trainer.engine
     assert type(engine.optimizers[""]) is torch.optim.SGD
     assert type(engine.given_criterion) is nn.CrossEntropyLoss
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize("scheduler", ["cosine", "{type: cosine}", "CosineAnnealingLR"])
-def test_a_scheduler_is_a_name_or_a_dict_t19(folder, scheduler):
+def test_a_scheduler_is_a_name_or_a_dict(folder, scheduler):
     made = job(folder, f"lr_scheduler={scheduler}").trainer.engine.lr_schedulers[""]
     assert isinstance(made, torch.optim.lr_scheduler.LRScheduler)
 
@@ -195,12 +202,14 @@ RATES = {  # arguments, and the rate of the first step as a share of optimizer.l
 NOT_FROM_A_CONFIG = {"SequentialLR", "WarmupLR"}  # they take schedulers that have the optimizer
 
 
-def test_every_scheduler_of_the_registry_is_in_the_table_t19():
+@pytest.mark.row("T19")
+def test_every_scheduler_of_the_registry_is_in_the_table():
     assert {name.rstrip("+") for name in RATES} | NOT_FROM_A_CONFIG >= set(SCHEDULERS)
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize("name", RATES)
-def test_the_rate_of_step_1_is_the_configs_for_every_scheduler_t19(folder, name):
+def test_the_rate_of_step_1_is_the_configs_for_every_scheduler(folder, name):
     text = (folder / "parts.py").read_text()
     (folder / "parts.py").write_text(text + "\n\ndef halving(step):\n    return 0.5**step\n")
     arguments, share = RATES[name]
@@ -216,6 +225,7 @@ def test_the_rate_of_step_1_is_the_configs_for_every_scheduler_t19(folder, name)
         assert sizes.rates == pytest.approx([0.1 * (1 - step / 10) for step in range(10)])
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize(
     ("overrides", "updates"),
     [
@@ -230,7 +240,7 @@ def test_the_rate_of_step_1_is_the_configs_for_every_scheduler_t19(folder, name)
     ],
 )
 @pytest.mark.parametrize("name", ["linear", "CosineAnnealingLR"])
-def test_the_horizon_of_a_scheduler_is_the_updates_of_the_run_t19(folder, name, overrides, updates):
+def test_the_horizon_of_a_scheduler_is_the_updates_of_the_run(folder, name, overrides, updates):
     made = job(folder, f"lr_scheduler={name}", *overrides)
     made.fit()
     scheduler = made.trainer.engine.lr_schedulers[""]

@@ -49,9 +49,10 @@ def saved_and_loaded(config, folder):
     return load(folder / "saved.yaml")
 
 
+@pytest.mark.row("L17", "T06")
 @usual
 @given(trees)
-def test_any_saved_config_loads_to_an_equal_tree_l17_t06(tmp_path, tree):
+def test_any_saved_config_loads_to_an_equal_tree(tmp_path, tree):
     config = Config({"model": Lazy("parts.Wide", kwargs=tree)})
     again = saved_and_loaded(config, tmp_path)
     assert again.tree == config.resolved()
@@ -127,7 +128,8 @@ run = dict(epochs=1, progress=False)
 """
 
 
-def test_the_config_of_a_python_file_reloads_to_an_equal_tree_and_can_be_used_l17(folder):
+@pytest.mark.row("L17")
+def test_the_config_of_a_python_file_reloads_to_an_equal_tree_and_can_be_used(folder):
     (folder / "py_saved.py").write_text(PYTHON)
     config = load(folder / "py_saved.py")
     tree = config.check()

@@ -125,15 +125,17 @@ def kept(folder, *overrides):
     return sorted(path.name for path in (job.trainer.run.dir / "checkpoints").glob("step-*"))
 
 
-def test_x07_every_field_is_in_the_table():
+@pytest.mark.row("X07")
+def test_every_field_is_in_the_table():
     of_run = {one.name for one in dataclasses.fields(RunConfig)} - {"parallel", "checkpoint"}
     assert of_run == set(FIELDS)
     assert {one.name for one in dataclasses.fields(Parallel)} == set(PARALLEL)
     assert {one.name for one in dataclasses.fields(CheckpointConfig)} == set(CHECKPOINT)
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize("field", CHECKPOINT)
-def test_x07_every_field_of_checkpoint_changes_what_is_kept_or_is_refused(folder, field):
+def test_every_field_of_checkpoint_changes_what_is_kept_or_is_refused(folder, field):
     beside = {"best": ["run.checkpoint.mode=min"], "mode": ["run.checkpoint.best=val/loss"]}
     few = ["run.checkpoint.every=2st", "run.checkpoint.keep=2", "run.epochs=3"]
     name = f"run.name={field}"
@@ -141,8 +143,9 @@ def test_x07_every_field_of_checkpoint_changes_what_is_kept_or_is_refused(folder
     assert kept(folder, "run.name=plain", *few) != kept(folder, name, *with_it)
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize("field", FIELDS)
-def test_x07_every_field_of_run_changes_what_happens_or_is_refused(folder, field):
+def test_every_field_of_run_changes_what_happens_or_is_refused(folder, field):
     beside = BESIDE.get(field, [])
     without = behaviour(folder, "run.dir=null", *beside) if field != "name" else None
     where = [] if field in ("name", "dir") else ["run.dir=null"]
@@ -154,19 +157,22 @@ def test_x07_every_field_of_run_changes_what_happens_or_is_refused(folder, field
         assert with_it["dir"] == "elsewhere/cfg"
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize("field", PARALLEL)
-def test_x07_every_field_of_parallel_is_refused_in_one_process(folder, field):
+def test_every_field_of_parallel_is_refused_in_one_process(folder, field):
     one = ["run.parallel.replicate=1"] if field == "unused" else []
     said = behaviour(folder, "run.dir=null", *one, f"run.parallel.{field}={PARALLEL[field]}")
     assert isinstance(said, str)
     assert field in said
 
 
-def test_the_comparison_of_x07_is_repeatable(folder):
+@pytest.mark.row("X07")
+def test_the_comparison_of_options_is_repeatable(folder):
     assert behaviour(folder, "run.dir=null") == behaviour(folder, "run.dir=null")
 
 
-def test_the_defaults_of_run_are_these_t05():
+@pytest.mark.row("T05")
+def test_the_defaults_of_run_are_these():
     assert dataclasses.asdict(RunConfig()) == {
         "name": None,
         "dir": "runs",
@@ -224,12 +230,14 @@ def test_the_defaults_of_run_are_these_t05():
     }
 
 
-def test_an_unknown_argument_of_run_raises_t05():
+@pytest.mark.row("T05")
+def test_an_unknown_argument_of_run_raises():
     with pytest.raises(TypeError):
         RunConfig(max_epochs=3)
 
 
-def test_a_partial_run_keeps_the_other_defaults_t06(folder):
+@pytest.mark.row("T06")
+def test_a_partial_run_keeps_the_other_defaults(folder):
     (folder / "part.yaml").write_text("run: {epochs: 2, clip_norm: 5e-05, parallel: {shard: 1}}\n")
     found = load(folder / "part.yaml").check()["run"]
     expected = dataclasses.asdict(RunConfig(epochs=2, clip_norm=5e-05))
@@ -237,8 +245,9 @@ def test_a_partial_run_keeps_the_other_defaults_t06(folder):
     assert type(found["clip_norm"]) is float
 
 
+@pytest.mark.row("T06")
 @pytest.mark.parametrize("text", ["run: {epoch: 2}\n", "run: {parallel: {x: 1}}\n", "runn: {}\n"])
-def test_an_unknown_section_or_key_is_an_error_t06(folder, text):
+def test_an_unknown_section_or_key_is_an_error(folder, text):
     (folder / "part.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"part\.yaml:1"):
         load(folder / "part.yaml").check()
@@ -253,6 +262,7 @@ def test_every_field_has_a_help_text():
 # L19
 
 
+@pytest.mark.row("L19")
 @pytest.mark.parametrize(
     ("given", "whole"),
     [
@@ -266,10 +276,11 @@ def test_every_field_has_a_help_text():
         ((None, 3, None, 2), (None, 3, None)),
     ],
 )
-def test_two_of_the_batch_sizes_give_the_third_l19(given, whole):
+def test_two_of_the_batch_sizes_give_the_third(given, whole):
     assert batch_sizes(*given) == whole
 
 
+@pytest.mark.row("L19")
 @pytest.mark.parametrize(
     ("given", "numbers"),
     [
@@ -281,14 +292,15 @@ def test_two_of_the_batch_sizes_give_the_third_l19(given, whole):
         ((4, None, 0, 1), ["global_batch", "0"]),
     ],
 )
-def test_batch_sizes_that_do_not_agree_are_refused_with_the_numbers_l19(given, numbers):
+def test_batch_sizes_that_do_not_agree_are_refused_with_the_numbers(given, numbers):
     with pytest.raises(ValueError, match="run") as caught:
         batch_sizes(*given)
     for number in numbers:
         assert number in str(caught.value)
 
 
-def test_the_batch_algebra_reaches_loader_and_trainer_l19(folder):
+@pytest.mark.row("L19")
+def test_the_batch_algebra_reaches_loader_and_trainer(folder):
     job = build_job(
         load(
             folder / "cfg.yaml",
@@ -300,6 +312,7 @@ def test_the_batch_algebra_reaches_loader_and_trainer_l19(folder):
     assert job.run.global_batch == 6
 
 
+@pytest.mark.row("L19")
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -309,9 +322,7 @@ def test_the_batch_algebra_reaches_loader_and_trainer_l19(folder):
         (["run.accumulate=0"], "run.accumulate is a whole number from 1, got 0"),
     ],
 )
-def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built_l19(
-    folder, overrides, words
-):
+def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built(folder, overrides, words):
     with pytest.raises(ConfigError) as caught:
         build_job(load(folder / "cfg.yaml", overrides))
     assert words in str(caught.value)
@@ -320,7 +331,8 @@ def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built_l19(
     assert parts.MADE == []
 
 
-def test_a_micro_batch_for_a_loader_that_takes_none_is_refused_x07(folder):
+@pytest.mark.row("X07")
+def test_a_micro_batch_for_a_loader_that_takes_none_is_refused(folder):
     with pytest.raises(ConfigError, match="takes no batch_size"):
         build_job(
             load(
@@ -339,6 +351,7 @@ def test_a_batch_size_given_by_its_position_counts(folder):
 # T07
 
 
+@pytest.mark.row("T07")
 @pytest.mark.parametrize(
     ("device", "words"),
     [
@@ -348,13 +361,14 @@ def test_a_batch_size_given_by_its_position_counts(folder):
     ],
 )
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
-def test_a_device_that_is_not_there_is_refused_early_t07(folder, device, words):
+def test_a_device_that_is_not_there_is_refused_early(folder, device, words):
     assert words in behaviour(folder, f"run.device={device}")
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.row("T07")
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_auto_is_the_cpu_where_there_is_nothing_else_t07(folder, device):
+def test_auto_is_the_cpu_where_there_is_nothing_else(folder, device):
     job = build_job(load(folder / "cfg.yaml", [f"run.device={device}"]))
     assert job.trainer.engine.device == torch.device("cpu")

@@ -64,9 +64,10 @@ def numbers(size=SIZE, **options):
     return DataLoader(torch.arange(size), **options)
 
 
+@pytest.mark.row("O21")
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("size", [24, 22])
-def test_o21_a_map_style_loader_is_read_as_with_torchs_distributed_sampler(size, shuffle):
+def test_a_map_style_loader_is_read_as_with_torchs_distributed_sampler(size, shuffle):
     parts = feeders(lambda: numbers(size, batch_size=3, shuffle=shuffle), 2)
     for epoch in range(3):
         for feeder in parts:
@@ -80,7 +81,8 @@ def test_o21_a_map_style_loader_is_read_as_with_torchs_distributed_sampler(size,
             assert found == [batch.tolist() for batch in torchs]
 
 
-def test_o21_a_loader_that_divides_itself_or_must_not_be_divided_is_left_alone(caplog):
+@pytest.mark.row("O21")
+def test_a_loader_that_divides_itself_or_must_not_be_divided_is_left_alone(caplog):
     sampler = DistributedSampler(range(SIZE), num_replicas=2, rank=1)
     mine = numbers(sampler=sampler, batch_size=4)
     feeder = BatchFeeder(mine, part=DataShard(1, 2))
@@ -213,9 +215,10 @@ OPTIONS = {
 }
 
 
+@pytest.mark.row("L14")
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("index", [0, 2])
-def test_l14_a_part_is_continued_exactly(case, index):
+def test_a_part_is_continued_exactly(case, index):
     loader, options = OPTIONS[case]
 
     def make():
@@ -233,7 +236,8 @@ def test_l14_a_part_is_continued_exactly(case, index):
     assert_exact(make, every=2)
 
 
-def test_l14_samples_per_rank_are_the_same_after_a_resume_in_mid_epoch():
+@pytest.mark.row("L14")
+def test_samples_per_rank_are_the_same_after_a_resume_in_mid_epoch():
     def make():
         return DataLoader(Items(), batch_size=2, shuffle=True)
 

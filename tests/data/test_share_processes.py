@@ -7,14 +7,16 @@ import data_tasks
 from pool import pool
 
 
-def test_o22_uneven_numbers_of_batches_neither_hang_nor_lose_any():
+@pytest.mark.row("O22")
+def test_uneven_numbers_of_batches_neither_hang_nor_lose_any():
     (steps, (one, again)), (others, (two, _)) = pool().run(2, data_tasks.uneven, [1, 3], {})
     assert steps == others == 3
     assert one == again == [([0], 0, 4, False), ([101], 1, 3, False), ([102], 1, 1, True)]
     assert two == [([100], 0, 4, False), ([101], 0, 3, False), ([102], 0, 1, True)]
 
 
-def test_o22_a_window_that_is_short_on_one_of_three_is_filled_up():
+@pytest.mark.row("O22")
+def test_a_window_that_is_short_on_one_of_three_is_filled_up():
     found = pool().run(3, data_tasks.uneven, [1, 2, 5], {"accumulate": 2})
     first, second, third = (passes[0] for _, passes in found)
     assert [steps for steps, _ in found] == [3, 3, 3]
@@ -23,7 +25,8 @@ def test_o22_a_window_that_is_short_on_one_of_three_is_filled_up():
     assert third == [([200, 201], 0, 11, False), ([202, 203], 0, 6, False), ([204], 0, 1, True)]
 
 
-def test_o22_a_last_window_may_be_dropped_on_one_process_alone():
+@pytest.mark.row("O22")
+def test_a_last_window_may_be_dropped_on_one_process_alone():
     options = {"accumulate": 2, "last_window": "drop"}
     found = pool().run(2, data_tasks.uneven, [3, 4], options)
     (_, (one, _)), (_, (two, _)) = found
@@ -31,8 +34,9 @@ def test_o22_a_last_window_may_be_dropped_on_one_process_alone():
     assert two == [([100, 101], 0, 12, False), ([102, 103], 0, 4, True)]
 
 
+@pytest.mark.row("O22")
 @pytest.mark.parametrize("counts", [[1, 5], [3, 2, 7]])
-def test_o22_every_place_of_uneven_data_is_continued_exactly(counts):
+def test_every_place_of_uneven_data_is_continued_exactly(counts):
     assert len(set(pool().run(len(counts), data_tasks.continued, counts))) == 1
 
 

@@ -70,7 +70,8 @@ def same(one, other):
 # The engine
 
 
-def test_c01_an_own_loop_equals_the_plain_one():
+@pytest.mark.row("C01")
+def test_an_own_loop_equals_the_plain_one():
     model, twin = net(dropout=True), net(dropout=True)
     data, optimizer = batches(80), torch.optim.Adam(model.parameters())
     torch.manual_seed(3)
@@ -86,7 +87,8 @@ def test_c01_an_own_loop_equals_the_plain_one():
     assert same(model, twin)
 
 
-def test_c02_initialize_returns_four_with_none_for_what_was_not_given():
+@pytest.mark.row("C02")
+def test_initialize_returns_four_with_none_for_what_was_not_given():
     model, data = net(), loader()
     made, train, test, rates = colossalai.initialize(model, sgd(model), nn.MSELoss(), data)
     assert isinstance(made, Engine)
@@ -96,7 +98,8 @@ def test_c02_initialize_returns_four_with_none_for_what_was_not_given():
     assert isinstance(by_class.optimizer, torch.optim.AdamW)
 
 
-def test_c03_a_call_is_the_model_and_the_mode_is_one():
+@pytest.mark.row("C03")
+def test_a_call_is_the_model_and_the_mode_is_one():
     model = net()
     made = engine(model)
     x = samples()[0]
@@ -107,7 +110,8 @@ def test_c03_a_call_is_the_model_and_the_mode_is_one():
     assert (made.training, model.training) == (True, True)
 
 
-def test_c29_a_norm_of_zero_leaves_gradients_alone_and_a_positive_one_bounds_them():
+@pytest.mark.row("C29")
+def test_a_norm_of_zero_leaves_gradients_alone_and_a_positive_one_bounds_them():
     for limit, bounded in ((0.0, False), (1e-3, True)):
         made = engine(clip_grad_norm=limit)
         made.backward(made.calc_loss(made(samples()[0]), samples()[1]))
@@ -130,7 +134,8 @@ def test_a_gradient_that_is_known_goes_back():
     )
 
 
-def test_c27_an_own_loop_accumulates_and_drops_the_rest():
+@pytest.mark.row("C27")
+def test_an_own_loop_accumulates_and_drops_the_rest():
     gpc.load_config(dict(gradient_accumulation=4))
     model = net()
     optimizer = sgd(model)
@@ -148,7 +153,8 @@ def test_c27_an_own_loop_accumulates_and_drops_the_rest():
     assert lr.get_last_lr() == [0.025]
 
 
-def test_c27_the_trainer_makes_one_step_of_four_batches():
+@pytest.mark.row("C27")
+def test_the_trainer_makes_one_step_of_four_batches():
     gpc.load_config(dict(gradient_accumulation=4))
     model, seen = net(), []
     made, train, _, _ = colossalai.initialize(model, sgd(model), nn.CrossEntropyLoss(), loader(40))
@@ -162,7 +168,8 @@ def test_c27_the_trainer_makes_one_step_of_four_batches():
         torch.testing.assert_close(a, b)
 
 
-def test_c30_an_overflow_skips_the_update_lowers_the_scale_and_moves_no_rate():
+@pytest.mark.row("C30")
+def test_an_overflow_skips_the_update_lowers_the_scale_and_moves_no_rate():
     gpc.load_config(dict(fp16=dict(mode=AMP_TYPE.TORCH, init_scale=256.0, growth_interval=50)))
     model = net()
     optimizer = sgd(model)
@@ -217,7 +224,8 @@ def test_gradient_handlers_of_the_config_run_once_before_each_update():
 # Schedules
 
 
-def test_z01_step_schedule_is_schedule_and_none_is_without_a_pipeline():
+@pytest.mark.row("Z01")
+def test_step_schedule_is_schedule_and_none_is_without_a_pipeline():
     made = engine(step_schedule=NoPipelineSchedule())
     assert isinstance(made.schedule, NoPipelineSchedule)
     assert isinstance(engine().schedule, NonPipelineSchedule)
@@ -228,7 +236,8 @@ def test_z01_step_schedule_is_schedule_and_none_is_without_a_pipeline():
         NoPipelineSchedule(amp_type=AMP_TYPE.TORCH)
 
 
-def test_z07_a_schedule_runs_a_batch_as_it_is_asked_to():
+@pytest.mark.row("Z07")
+def test_a_schedule_runs_a_batch_as_it_is_asked_to():
     made = engine()
     x, y = batches()[0]
     with pytest.raises(ValueError, match="nothing to go back from"):
@@ -246,6 +255,7 @@ def test_z07_a_schedule_runs_a_batch_as_it_is_asked_to():
     assert output.shape == (4, 3)
 
 
+@pytest.mark.row("Z07")
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
@@ -254,7 +264,7 @@ def test_z07_a_schedule_runs_a_batch_as_it_is_asked_to():
         (lambda f: InterleavedPipelineSchedule(2, 2, f), lambda batch: batch),
     ],
 )
-def test_z07_a_function_of_the_wrong_arity_is_refused_at_once(kind, wrong):
+def test_a_function_of_the_wrong_arity_is_refused_at_once(kind, wrong):
     with pytest.raises(ValueError, match="data_process_func takes"):
         kind(wrong)
 
@@ -320,7 +330,8 @@ def test_the_oldest_style_makes_a_whole_iteration_of_a_step():
 # The trainer and its points
 
 
-def test_c04_a_trainer_alone_fits_tests_and_predicts():
+@pytest.mark.row("C04")
+def test_a_trainer_alone_fits_tests_and_predicts():
     trainer = Trainer(engine())
     trainer.fit(loader(), epochs=2, max_steps=3)
     assert trainer.cur_step == 3
@@ -328,7 +339,8 @@ def test_c04_a_trainer_alone_fits_tests_and_predicts():
     assert trainer.predict(samples()[0]).shape == (20, 3)
 
 
-def test_c06_what_is_no_hook_is_named():
+@pytest.mark.row("C06")
+def test_what_is_no_hook_is_named():
     trainer = Trainer(engine())
     with pytest.raises(TypeError, match=r"hooks\[1\] is 7 of type int"):
         trainer.fit(loader(), 1, hooks=[hooks.LossHook(), 7])
@@ -336,7 +348,8 @@ def test_c06_what_is_no_hook_is_named():
         Trainer(net())
 
 
-def test_c07_hooks_run_by_priority_and_the_order_is_logged(tmp_path):
+@pytest.mark.row("C07")
+def test_hooks_run_by_priority_and_the_order_is_logged(tmp_path):
     order, given = [], []
     for name, priority in (("late", 20), ("first", 5), ("second", 5)):
         hook = hooks.BaseHook(priority)
@@ -353,7 +366,8 @@ def test_c07_hooks_run_by_priority_and_the_order_is_logged(tmp_path):
     assert text.count("Lower value means higher priority") == 1
 
 
-def test_c08_a_hook_that_never_calls_super_still_runs():
+@pytest.mark.row("C08")
+def test_a_hook_that_never_calls_super_still_runs():
     class Forgetful(hooks.BasicHook):
         def __init__(self):
             self.runs = 0
@@ -366,7 +380,8 @@ def test_c08_a_hook_that_never_calls_super_still_runs():
     assert (hook.runs, hook.priority) == (5, 10)
 
 
-def test_c09_all_points_fire_in_the_golden_order():
+@pytest.mark.row("C09")
+def test_all_points_fire_in_the_golden_order():
     seen, one, other = [], [], []
     Trainer(engine()).fit(
         batches(8), 2, test_dataloader=batches(4), hooks=[recorder(one), recorder(other)]
@@ -385,7 +400,8 @@ def test_c09_all_points_fire_in_the_golden_order():
     ]  # fmt: skip
 
 
-def test_c10_only_the_ends_of_iterations_get_what_they_made():
+@pytest.mark.row("C10")
+def test_only_the_ends_of_iterations_get_what_they_made():
     seen, data = [], batches(8)
     Trainer(engine()).fit(data, 1, hooks=[recorder(seen)])
     assert {len(s) for s in seen if s[0] != "after_train_iter"} == {1}
@@ -419,7 +435,8 @@ def test_hooks_of_the_older_style_have_their_trainer_and_get_none():
     assert described == dict(type="Older", interval=2)
 
 
-def test_x03_an_error_in_a_hook_names_it():
+@pytest.mark.row("X03")
+def test_an_error_in_a_hook_names_it():
     hook = hooks.LossHook()
     hook.before_test_epoch = lambda trainer: 1 / 0
     with pytest.raises(ZeroDivisionError) as caught:
@@ -456,8 +473,9 @@ def test_counters_are_those_of_old():
     assert (later.cur_epoch, later.cur_step, later.steps_per_epoch) == (3, 6, 2)
 
 
+@pytest.mark.row("C23")
 @pytest.mark.parametrize(("interval", "tested"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5])])
-def test_c23_tests_follow_completed_multiples_and_the_end(interval, tested):
+def test_tests_follow_completed_multiples_and_the_end(interval, tested):
     found = []
     hook = hooks.BaseHook(1)
     hook.before_test = lambda trainer: found.append(trainer.cur_epoch + 1)
@@ -467,7 +485,8 @@ def test_c23_tests_follow_completed_multiples_and_the_end(interval, tested):
     assert found == tested
 
 
-def test_c24_max_steps_ends_within_an_epoch_and_closes_it():
+@pytest.mark.row("C24")
+def test_max_steps_ends_within_an_epoch_and_closes_it():
     seen = []
     trainer = Trainer(engine())
     trainer.fit(loader(), epochs=9, max_steps=7, hooks=[recorder(seen)])
@@ -476,7 +495,8 @@ def test_c24_max_steps_ends_within_an_epoch_and_closes_it():
     assert seen[-1][0] == "after_train"
 
 
-def test_c25_an_evaluation_fires_its_points_alone_and_changes_nothing():
+@pytest.mark.row("C25")
+def test_an_evaluation_fires_its_points_alone_and_changes_nothing():
     model, seen = net(norm=True), []
     made = engine(model)
     made.train()
@@ -487,7 +507,8 @@ def test_c25_an_evaluation_fires_its_points_alone_and_changes_nothing():
     assert made.training
 
 
-def test_c26_predict_takes_tensors_lists_and_dicts():
+@pytest.mark.row("C26")
+def test_predict_takes_tensors_lists_and_dicts():
     class Pair(nn.Linear):
         def forward(self, a, b):
             return {"sum": super().forward(a + b)}
@@ -507,7 +528,8 @@ EIGHT = ["LossHook", "LRSchedulerHook", "AccuracyHook", "TensorboardHook", "LogM
          "LogMemoryByEpochHook", "LogTimingByEpochHook", "SaveCheckpointHook"]  # fmt: skip
 
 
-def test_c11_metrics_are_shared_by_their_names():
+@pytest.mark.row("C11")
+def test_metrics_are_shared_by_their_names():
     found = {}
     model = net()
     optimizer = sgd(model)
@@ -527,7 +549,8 @@ def test_c11_metrics_are_shared_by_their_names():
     assert found["test"]["Accuracy"].get_accumulated_value() == pytest.approx(float(right))
 
 
-def test_c11_a_function_may_say_what_is_right():
+@pytest.mark.row("C11")
+def test_a_function_may_say_what_is_right():
     hook = hooks.AccuracyHook(accuracy_func=lambda output, label: (label == 0).sum())
     trainer = Trainer(engine())
     trainer.evaluate(loader(22), hooks=[hook, hooks.Accuracy3DHook()])
@@ -581,7 +604,8 @@ class LargestHook(hooks.MetricHook):
         self.metric.update(output)
 
 
-def test_c12_an_own_metric_is_in_the_line_and_visible_to_later_hooks(tmp_path):
+@pytest.mark.row("C12")
+def test_an_own_metric_is_in_the_line_and_visible_to_later_hooks(tmp_path):
     seen = []
 
     def looks(name, priority):
@@ -604,7 +628,8 @@ def test_c12_an_own_metric_is_in_the_line_and_visible_to_later_hooks(tmp_path):
     assert line == f"colossalai - own - INFO: [Epoch 1 / Train]: Largest = {seen[1][1]:.5g}\n"
 
 
-def test_c13_c14_a_mean_is_over_samples_and_may_be_read_twice():
+@pytest.mark.row("C13", "C14")
+def test_a_mean_is_over_samples_and_may_be_read_twice():
     model = net()
     made = Engine(model, torch.optim.SGD(model.parameters(), lr=0.0), nn.CrossEntropyLoss())
     hook = hooks.LossHook()
@@ -615,9 +640,10 @@ def test_c13_c14_a_mean_is_over_samples_and_may_be_read_twice():
         assert metric.get_accumulated_value() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.row("C15")
 @pytest.mark.parametrize(("by_epoch", "moves"), [(False, 4), (True, 2)])
 @pytest.mark.parametrize("through_initialize", [False, True])
-def test_c15_with_accumulation_rates_move_per_update_or_epoch(by_epoch, moves, through_initialize):
+def test_with_accumulation_rates_move_per_update_or_epoch(by_epoch, moves, through_initialize):
     gpc.load_config(dict(gradient_accumulation=4))
     model = net()
     optimizer = sgd(model, lr=1.0)
@@ -630,7 +656,8 @@ def test_c15_with_accumulation_rates_move_per_update_or_epoch(by_epoch, moves, t
     assert optimizer.param_groups[0]["lr"] == 0.5**moves
 
 
-def test_c16_the_rate_shown_is_the_one_used():
+@pytest.mark.row("C16")
+def test_the_rate_shown_is_the_one_used():
     model = net()
     optimizer = sgd(model, lr=1.0)
     made = Engine(model, optimizer, nn.CrossEntropyLoss())
@@ -647,7 +674,8 @@ def test_c16_the_rate_shown_is_the_one_used():
     assert used == pytest.approx([1 / 3, 2 / 3, 1.0, 2 / 3, 1 / 3])
 
 
-def test_c17_one_line_for_training_and_one_for_each_test(tmp_path):
+@pytest.mark.row("C17")
+def test_one_line_for_training_and_one_for_each_test(tmp_path):
     logger = get_dist_logger("lines")
     logger.log_to_file(tmp_path)
     Trainer(engine()).fit(
@@ -664,7 +692,8 @@ def test_c17_one_line_for_training_and_one_for_each_test(tmp_path):
     ]  # fmt: skip
 
 
-def test_c18_times_cover_the_steps_of_this_epoch_and_warm_up_is_left_out_once(tmp_path):
+@pytest.mark.row("C18")
+def test_times_cover_the_steps_of_this_epoch_and_warm_up_is_left_out_once(tmp_path):
     logger, timer, counts = get_dist_logger("times"), MultiTimer(), []
     logger.log_to_file(tmp_path)
     look = hooks.BaseHook(50)
@@ -682,7 +711,8 @@ def test_c18_times_cover_the_steps_of_this_epoch_and_warm_up_is_left_out_once(tm
     assert {name for name, _ in timer} == {"Train-epoch", "Train-step", "Test-epoch", "Test-step"}
 
 
-def test_c18_timers_reset_by_name_or_all_and_a_running_one_has_no_reading():
+@pytest.mark.row("C18")
+def test_timers_reset_by_name_or_all_and_a_running_one_has_no_reading():
     timer = MultiTimer()
     timer.start("a")
     with pytest.raises(RuntimeError, match="running"):
@@ -704,7 +734,8 @@ def test_c18_timers_reset_by_name_or_all_and_a_running_one_has_no_reading():
         timer.get_timer("c")
 
 
-def test_c19_memory_is_told_without_an_accelerator(tmp_path):
+@pytest.mark.row("C19")
+def test_memory_is_told_without_an_accelerator(tmp_path):
     logger = get_dist_logger("memory")
     logger.log_to_file(tmp_path, mode="w")
     hook = hooks.LogMemoryByEpochHook(logger, log_eval=True, report_cpu=True)
@@ -723,7 +754,8 @@ def scalars_in(folder):
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_c20_tensorboard_has_metrics_of_steps_and_epochs(tmp_path):
+@pytest.mark.row("C20")
+def test_tensorboard_has_metrics_of_steps_and_epochs(tmp_path):
     hook = hooks.TensorboardHook(log_dir=tmp_path, ranks=[0])
     Trainer(engine()).fit(
         loader(), 2, test_dataloader=loader(),
@@ -737,7 +769,8 @@ def test_c20_tensorboard_has_metrics_of_steps_and_epochs(tmp_path):
     assert [step for step, _ in found["Loss/test"]] == [5, 10]
 
 
-def test_c20_without_tensorboard_the_package_is_named(tmp_path, monkeypatch):
+@pytest.mark.row("C20")
+def test_without_tensorboard_the_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match="'tensorboard'"):
         hooks.TensorboardHook(tmp_path)
@@ -762,7 +795,8 @@ def aliases(folder):
     return {p.name: p.readlink().name for p in sorted(folder.iterdir()) if p.is_symlink()}
 
 
-def test_c21_checkpoints_follow_completed_epochs_and_the_last(tmp_path):
+@pytest.mark.row("C21")
+def test_checkpoints_follow_completed_epochs_and_the_last(tmp_path):
     folder = tmp_path / "not" / "there"
     Trainer(engine()).fit(loader(), 5, hooks=[hooks.SaveCheckpointHook(2, folder, suffix="x")])
     assert aliases(folder) == {
@@ -772,7 +806,8 @@ def test_c21_checkpoints_follow_completed_epochs_and_the_last(tmp_path):
     }
 
 
-def test_c22_by_iteration_only_multiples_and_the_end_are_saved(tmp_path):
+@pytest.mark.row("C22")
+def test_by_iteration_only_multiples_and_the_end_are_saved(tmp_path):
     hook = hooks.SaveCheckpointHook(interval=4, checkpoint_dir=tmp_path, save_by_iter=True)
     Trainer(engine()).fit(loader(), 2, hooks=[hook])
     assert [p.name[-2:] for p in Checkpoints(tmp_path).list()] == ["00", "04", "08", "10"]
@@ -792,7 +827,8 @@ def train(folder, epochs, *more, model=None, save=True):
     return trainer
 
 
-def test_z06_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_path):
+@pytest.mark.row("Z06")
+def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     whole = train(tmp_path / "whole", 4)
     train(tmp_path / "cut", 2)
     load = dict(type="LoadCheckpointHook", epoch=2, checkpoint_dir=tmp_path / "cut")
@@ -803,7 +839,8 @@ def test_z06_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_pat
     assert same(again.engine.model, whole.engine.model)
 
 
-def test_z05_the_newest_or_the_weights_alone(tmp_path, caplog):
+@pytest.mark.row("Z05")
+def test_the_newest_or_the_weights_alone(tmp_path, caplog):
     first = train(tmp_path / "a", 2)
     newest = train(tmp_path / "a", 2, hooks.LoadCheckpointHook(tmp_path / "a"), save=False)
     assert newest.cur_epoch == 2
@@ -819,7 +856,8 @@ def test_z05_the_newest_or_the_weights_alone(tmp_path, caplog):
         train(tmp_path / "a", 1, tune)
 
 
-def test_z04_the_dict_list_of_the_document_goes_on_from_its_epoch(tmp_path, monkeypatch):
+@pytest.mark.row("Z04")
+def test_the_dict_list_of_the_document_goes_on_from_its_epoch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     listed = [
         dict(type="LogMetricByEpochHook"),
@@ -842,13 +880,15 @@ def test_z04_the_dict_list_of_the_document_goes_on_from_its_epoch(tmp_path, monk
     assert [type(hook).__name__ for hook in trainer.hooks][:1] == ["AccuracyHook"]
 
 
-def test_z02_dicts_and_objects_may_be_mixed():
+@pytest.mark.row("Z02")
+def test_dicts_and_objects_may_be_mixed():
     trainer = Trainer(engine())
     trainer.fit(loader(), 1, hooks=[dict(type="AccuracyHook", priority=7), hooks.LossHook()])
     assert [type(hook) for hook in trainer.hooks] == [hooks.LossHook, hooks.AccuracyHook]
 
 
-def test_z03_unknown_and_repeated_names_are_refused():
+@pytest.mark.row("Z03")
+def test_unknown_and_repeated_names_are_refused():
     with pytest.raises(KeyError, match=r"no hook 'LosHook'.*did you mean 'LossHook'"):
         Trainer(engine()).fit(loader(), 1, hooks=[dict(type="LosHook")])
     with pytest.raises(TypeError, match="describes no hook"):
@@ -865,7 +905,8 @@ def test_z03_unknown_and_repeated_names_are_refused():
     assert shelf.register_module(Mine, force=True) is shelf.get_module("Mine") is Mine
 
 
-def test_c31_loggers_are_one_by_name_and_speak_on_their_ranks(tmp_path):
+@pytest.mark.row("C31")
+def test_loggers_are_one_by_name_and_speak_on_their_ranks(tmp_path):
     logger = get_dist_logger("one")
     assert get_dist_logger("one") is logger
     assert get_dist_logger() is get_dist_logger("colossalai")
@@ -900,7 +941,8 @@ class Terminal:
         pass
 
 
-def test_c32_the_bar_shows_the_metrics_of_steps_fills_and_closes(monkeypatch):
+@pytest.mark.row("C32")
+def test_the_bar_shows_the_metrics_of_steps_fills_and_closes(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -943,6 +985,7 @@ def test_names_of_a_config_file_are_read_through_the_context(tmp_path):
         _ = gpc.config.NUM_EPOCH
 
 
+@pytest.mark.row("X07")
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -959,7 +1002,7 @@ def test_names_of_a_config_file_are_read_through_the_context(tmp_path):
         (dict(fp16=dict(mode="half")), "fp16 has mode 'half'"),
     ],
 )
-def test_x07_a_key_that_nobody_would_use_is_refused(wrong, message):
+def test_a_key_that_nobody_would_use_is_refused(wrong, message):
     with pytest.raises(config.ConfigError, match=re.escape(message)):
         gpc.load_config(wrong)
 

@@ -14,14 +14,16 @@ def no_config():
     gpc.config = type(gpc.config)()
 
 
+@pytest.mark.row("C28")
 @pytest.mark.parametrize("through_trainer", [False, True])
-def test_c28_copies_share_gradients_once_per_update(through_trainer):
+def test_copies_share_gradients_once_per_update(through_trainer):
     (one, exchanges, updates), (other, _, _) = pool().run(2, tasks.accumulates, through_trainer)
     assert (exchanges, updates) == (2, 2)
     assert all(map(torch.equal, one, other))
 
 
-def test_c17_c20_c31_c32_one_process_tells_for_all(tmp_path):
+@pytest.mark.row("C17", "C20", "C31", "C32")
+def test_one_process_tells_for_all(tmp_path):
     (one, said), (other, nothing) = pool().run(2, tasks.tells_a_terminal, tmp_path)
     assert one == other
     first, second = ((tmp_path / "logs" / f"rank_{r}.log").read_text() for r in (0, 1))
@@ -32,10 +34,11 @@ def test_c17_c20_c31_c32_one_process_tells_for_all(tmp_path):
     assert (said.count("epoch 2/2"), nothing.count("epoch 2/2")) == (1, 0)
 
 
+@pytest.mark.row("Z08")
 @pytest.mark.parametrize(
     "more", [{}, {"model": {"num_chunks": 2}}], ids=["1f1b", "interleaved"]
 )  # fmt: skip
-def test_z08_a_pipeline_trains_as_one_process_and_the_last_stage_alone_has_outputs(tmp_path, more):
+def test_a_pipeline_trains_as_one_process_and_the_last_stage_alone_has_outputs(tmp_path, more):
     config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4, TENSOR_SHAPE=(2, 8), **more)
     first, last = pool().run(2, tasks.pipeline, tmp_path / "split", config)
     alone = tasks.pipeline(tmp_path / "whole", {})
@@ -52,7 +55,8 @@ def test_z08_a_pipeline_trains_as_one_process_and_the_last_stage_alone_has_outpu
     assert names == ["epoch1-tp0-pp0.pt", "epoch1-tp0-pp1.pt"]
 
 
-def test_z09_what_does_not_divide_is_refused_with_both_numbers():
+@pytest.mark.row("Z09")
+def test_what_does_not_divide_is_refused_with_both_numbers():
     config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=3, model=dict(num_chunks=2))
     for said in pool().run(2, tasks.refuses, config, 6):
         assert "3 micro-batches do not divide by 2 processes" in said

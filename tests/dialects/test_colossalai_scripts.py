@@ -27,8 +27,9 @@ def no_config():
     gpc.config = type(gpc.config)()
 
 
+@pytest.mark.row("C05")
 @pytest.mark.usefixtures("no_config")
-def test_c05_the_eight_hooks_run_without_launcher_or_config(tmp_path, monkeypatch, capsys):
+def test_the_eight_hooks_run_without_launcher_or_config(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["script", "2", "--own-loop"])
     runpy.run_path(str(renamed("colossalai_objects.py", tmp_path)), run_name="__main__")
@@ -44,8 +45,9 @@ def test_c05_the_eight_hooks_run_without_launcher_or_config(tmp_path, monkeypatc
     assert list((tmp_path / "tb_logs" / "global_rank_0").glob("events*"))
 
 
+@pytest.mark.row("Z04")
 @pytest.mark.usefixtures("no_config")
-def test_z04_hooks_as_dicts_run_by_import_rename(tmp_path, monkeypatch, capsys):
+def test_hooks_as_dicts_run_by_import_rename(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(renamed("colossalai_dicts.py", tmp_path)), run_name="__main__")
     assert capsys.readouterr().out == "epochs 21 norm True\n"

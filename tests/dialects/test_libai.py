@@ -111,7 +111,8 @@ class Bare(TrainerBase):
             raise ZeroDivisionError("in run_step")
 
 
-def test_l01_the_points_and_steps_come_in_order_each_once():
+@pytest.mark.row("L01")
+def test_the_points_and_steps_come_in_order_each_once():
     words = []
     trainer = Bare(words)
     trainer.register_hooks([Recorder(words)])
@@ -128,7 +129,8 @@ def test_the_golden_sequence_of_four_iterations():
     assert words == ["before_train", *["before_step", "after_step"] * 4, "after_train"]
 
 
-def test_l02_the_iteration_tells_success_from_failure():
+@pytest.mark.row("L02")
+def test_the_iteration_tells_success_from_failure():
     well, failed = Bare([]), Bare([], fail_at=2)
     seen = []
     for trainer in (well, failed):
@@ -145,7 +147,8 @@ class FailsAtTheEnd(HookBase):
         raise LookupError("in after_train")
 
 
-def test_l03_the_first_error_is_logged_and_stays_on_top(caplog):
+@pytest.mark.row("L03")
+def test_the_first_error_is_logged_and_stays_on_top(caplog):
     words = []
     trainer = Bare([], fail_at=1)
     trainer.register_hooks([FailsAtTheEnd(), Recorder(words)])
@@ -156,7 +159,8 @@ def test_l03_the_first_error_is_logged_and_stays_on_top(caplog):
     assert record.exc_info[0] is ZeroDivisionError
 
 
-def test_l04_hooks_keep_their_order_and_hold_the_trainer_weakly():
+@pytest.mark.row("L04")
+def test_hooks_keep_their_order_and_hold_the_trainer_weakly():
     words = []
     trainer = Bare([])
     trainer.register_hooks([Recorder(words, "a "), None, Recorder(words, "b ")])
@@ -175,8 +179,9 @@ def test_l04_hooks_keep_their_order_and_hold_the_trainer_weakly():
         gc.enable()
 
 
+@pytest.mark.row("L05")
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_l05_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path, accumulate):
+def test_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path, accumulate):
     cfg = config(tmp_path / "own", num_accumulation_steps=accumulate, train_micro_batch_size=4)
     default_setup(cfg, flags())
     mine = MyTrainer(cfg)
@@ -194,7 +199,8 @@ def test_l05_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_p
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 
 
-def test_l05_a_step_of_ones_own_keeps_processes_alike(tmp_path):
+@pytest.mark.row("L05")
+def test_a_step_of_ones_own_keeps_processes_alike(tmp_path):
     first, second = pool().run(2, my_trainer_in_ranks, tmp_path)
     assert same_bits(first, second)
 
@@ -226,7 +232,8 @@ def test_a_run_is_bit_equal_to_the_plain_loop(tmp_path):
     assert same_bits(trainer.model, model)
 
 
-def test_l06_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp_path):
+@pytest.mark.row("L06")
+def test_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp_path):
     with pytest.raises(RuntimeError, match="outside a run"):
         get_event_storage()
     trained(config(tmp_path, evaluation={"enabled": False}))
@@ -253,7 +260,8 @@ def test_l06_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp
         assert "x/y" in storage.latest()
 
 
-def test_l07_metrics_json_is_appended_when_a_run_goes_on(tmp_path):
+@pytest.mark.row("L07")
+def test_metrics_json_is_appended_when_a_run_goes_on(tmp_path):
     trained(config(tmp_path, train_iter=8))
     first = (tmp_path / "metrics.json").read_text()
     trained(config(tmp_path, train_iter=12))
@@ -263,7 +271,8 @@ def test_l07_metrics_json_is_appended_when_a_run_goes_on(tmp_path):
     assert found[-1] == 11
 
 
-def test_l08_every_evaluation_is_in_metrics_json_and_tensorboard(tmp_path):
+@pytest.mark.row("L08")
+def test_every_evaluation_is_in_metrics_json_and_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trained(config(tmp_path, train_iter=11))
@@ -273,7 +282,8 @@ def test_l08_every_evaluation_is_in_metrics_json_and_tensorboard(tmp_path):
     assert [one.step for one in board.Scalars("Acc@1")] == [4, 9, 10]
 
 
-def test_l09_the_console_line_has_everything_and_none_comes_after_the_end(tmp_path, caplog):
+@pytest.mark.row("L09")
+def test_the_console_line_has_everything_and_none_comes_after_the_end(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "libai"):
         trained(config(tmp_path, train_iter=13, evaluation={"enabled": False}))
     lines = [r.getMessage() for r in caplog.records if r.name == "libai.events"]
@@ -285,7 +295,8 @@ def test_l09_the_console_line_has_everything_and_none_comes_after_the_end(tmp_pa
     assert "iteration: 12/13" in lines[-1]
 
 
-def test_l10_l11_checkpoints_have_their_names_and_the_oldest_go(tmp_path):
+@pytest.mark.row("L10", "L11")
+def test_checkpoints_have_their_names_and_the_oldest_go(tmp_path):
     trained(config(tmp_path, train_iter=14))
     names = sorted(path.name for path in tmp_path.glob("model_*"))
     assert names == ["model_0000007", "model_0000011", "model_best", "model_final"]
@@ -315,7 +326,8 @@ def best_of(folder):
     return Checkpoints(folder / "model_best").load(path).shared["extra"]
 
 
-def test_l12_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
+@pytest.mark.row("L12")
+def test_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
     nan = float("nan")
     script = [nan, 50.0, 50.0, float("inf"), 40.0]
     Scripted.script = list(script)
@@ -329,7 +341,8 @@ def test_l12_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path)
     assert best_of(tmp_path) == {"iteration": 1, "best": 50.0}
 
 
-def test_l13_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
+@pytest.mark.row("L13")
+def test_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
     whole, first, second = Losses(), Losses(), Losses()
     one = trained(config(tmp_path / "whole", train_iter=14), whole)
     with pytest.raises(KeyboardInterrupt):
@@ -386,7 +399,8 @@ def test_a_run_that_was_really_killed_ends_at_the_same_bits(tmp_path, at):
     assert ends[0] == ends[1]
 
 
-def test_l14_l23_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
+@pytest.mark.row("L14", "L23")
+def test_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
     whole = pool().run(2, two_ranks, tmp_path / "whole")
     assert [one[0] for one in whole] == [[1234], [1235]]
     assert not set(whole[0][1][:40]) & set(whole[1][1][:40])  # the first pass
@@ -402,7 +416,8 @@ def test_l14_l23_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
     assert (tmp_path / "whole" / "log.txt.rank1").is_file()
 
 
-def test_l15_a_finished_run_given_the_same_says_so_and_given_more_goes_on(tmp_path, caplog):
+@pytest.mark.row("L15")
+def test_a_finished_run_given_the_same_says_so_and_given_more_goes_on(tmp_path, caplog):
     trained(config(tmp_path))
     with caplog.at_level(logging.INFO):
         again = trained(config(tmp_path))
@@ -418,7 +433,8 @@ def test_without_resume_a_folder_that_holds_a_run_is_refused(tmp_path):
         trained(config(tmp_path, resume=False))
 
 
-def test_l16_load_weight_takes_weights_alone_and_names_what_does_not_fit(tmp_path, caplog):
+@pytest.mark.row("L16")
+def test_load_weight_takes_weights_alone_and_names_what_does_not_fit(tmp_path, caplog):
     trained(config(tmp_path / "a"))
     other = nn.ModuleDict({"layers": nn.Sequential(nn.Linear(64, 8)), "own": nn.Linear(1, 1)})
     with caplog.at_level(logging.WARNING):
@@ -435,7 +451,8 @@ def test_l16_load_weight_takes_weights_alone_and_names_what_does_not_fit(tmp_pat
     assert same_bits(weights, trained_ones.model.state_dict())
 
 
-def test_l17_nodes_are_edited_built_inside_out_and_saved(tmp_path):
+@pytest.mark.row("L17")
+def test_nodes_are_edited_built_inside_out_and_saved(tmp_path):
     cfg = config(tmp_path)
     cfg.model.hidden = 24
     assert instantiate(cfg.model).layers[0].out_features == 24
@@ -455,7 +472,8 @@ def test_l17_nodes_are_edited_built_inside_out_and_saved(tmp_path):
     assert "cfg.model = L(dialects.libai_tasks.Net)(hidden=24)" in LazyConfig.to_py(cfg)
 
 
-def test_l18_overrides_are_typed_and_unknown_places_refused(tmp_path):
+@pytest.mark.row("L18")
+def test_overrides_are_typed_and_unknown_places_refused(tmp_path):
     cfg = config(tmp_path)
     LazyConfig.apply_overrides(
         cfg, ["train.train_iter=3", "optim.lr=1e-4", "optim.betas=[0.8,0.9]", "model.hidden=4"]
@@ -503,6 +521,7 @@ def test_a_configurable_class_is_made_from_a_config_or_by_hand(tmp_path):
     assert Configured(cfg=config(tmp_path), depth=4).size == (12, 4)
 
 
+@pytest.mark.row("L19")
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -516,7 +535,7 @@ def test_a_configurable_class_is_made_from_a_config_or_by_hand(tmp_path):
         ((8, 2, 24), "but train.global_batch_size is 24"),
     ],
 )
-def test_l19_batch_sizes_agree_or_are_refused(tmp_path, given, expected):
+def test_batch_sizes_agree_or_are_refused(tmp_path, given, expected):
     names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
     cfg = config(tmp_path, **dict(zip(names, given, strict=True)))
     if isinstance(expected, str):
@@ -526,7 +545,8 @@ def test_l19_batch_sizes_agree_or_are_refused(tmp_path, given, expected):
         assert tuple(prepared(cfg)[name] for name in names) == expected
 
 
-def test_l19_epochs_and_shares_become_iterations(tmp_path):
+@pytest.mark.row("L19")
+def test_epochs_and_shares_become_iterations(tmp_path):
     cfg = config(tmp_path, train_iter=5, train_epoch=2, warmup_ratio=0.25)
     cfg.train["checkpointer"] = {"save_model_after_n_epoch": 1}
     cfg.train["evaluation"] = {"eval_after_n_epoch": 0.5}
@@ -542,8 +562,9 @@ def test_l19_epochs_and_shares_become_iterations(tmp_path):
         DefaultTrainer(cfg)
 
 
+@pytest.mark.row("L20")
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_l20_periods_count_updates_with_and_without_accumulation(tmp_path, accumulate):
+def test_periods_count_updates_with_and_without_accumulation(tmp_path, accumulate):
     cfg = config(tmp_path, num_accumulation_steps=accumulate, train_micro_batch_size=4)
     trained(cfg)
     assert [row["iteration"] for row in rows(tmp_path) if "Acc@1" in row] == [4, 9, 11]
@@ -551,7 +572,8 @@ def test_l20_periods_count_updates_with_and_without_accumulation(tmp_path, accum
     assert steps[-2:] == ["step-00000008", "step-00000012"]
 
 
-def test_l21_two_loaders_of_one_class_are_both_reported_and_names_do_not_clash(tmp_path):
+@pytest.mark.row("L21")
+def test_two_loaders_of_one_class_are_both_reported_and_names_do_not_clash(tmp_path):
     cfg = config(tmp_path, evaluation={"eval_metric": "Digits-2/Acc@1"})
     cfg.dataloader["test"] = [
         LazyCall(DataLoader)(dataset=LazyCall(Digits)(first=a, last=b))
@@ -565,7 +587,8 @@ def test_l21_two_loaders_of_one_class_are_both_reported_and_names_do_not_clash(t
         twice.evaluate()
 
 
-def test_l22_topk_is_exact_and_modes_are_restored_after_a_failure():
+@pytest.mark.row("L22")
+def test_topk_is_exact_and_modes_are_restored_after_a_failure():
     scores, labels = torch.randn(10_000, 7), torch.randint(0, 7, (10_000,))
     judge = ClsEvaluator(topk=(1, 3, 9))
     judge.process({"labels": labels}, {"prediction_scores": scores})
@@ -620,7 +643,8 @@ def test_perplexity_and_correlation_are_over_samples():
     assert 0.8 < found["pearson"] < 1
 
 
-def test_l23_fast_dev_run_is_twenty_iterations(tmp_path):
+@pytest.mark.row("L23")
+def test_fast_dev_run_is_twenty_iterations(tmp_path):
     cfg = config(tmp_path, train_epoch=9)
     default_setup(cfg, flags("--fast-dev-run"))
     train = cfg.train
@@ -629,7 +653,8 @@ def test_l23_fast_dev_run_is_twenty_iterations(tmp_path):
     assert LazyConfig.load(tmp_path / "config.yaml").train.train_iter == 20
 
 
-def test_l23_the_command_line_has_its_flags_and_resume_is_in_the_config(tmp_path):
+@pytest.mark.row("L23")
+def test_the_command_line_has_its_flags_and_resume_is_in_the_config(tmp_path):
     args = flags("--config-file", "c.py", "--resume", "--eval-only", "train.log_period=3")
     assert (args.config_file, args.resume, args.eval_only) == ("c.py", True, True)
     assert args.opts == ["train.log_period=3"]
@@ -638,7 +663,8 @@ def test_l23_the_command_line_has_its_flags_and_resume_is_in_the_config(tmp_path
     assert cfg.train.resume is True
 
 
-def test_l23_eval_only_is_what_the_script_does_with_the_parts(tmp_path):
+@pytest.mark.row("L23")
+def test_eval_only_is_what_the_script_does_with_the_parts(tmp_path):
     trainer = trained(config(tmp_path))
     cfg = config(tmp_path)
     default_setup(cfg, flags("--eval-only"))

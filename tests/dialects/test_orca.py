@@ -25,7 +25,8 @@ EPOCH = [
 ]
 
 
-def test_o01_the_points_of_fit_evaluate_and_predict_come_in_order():
+@pytest.mark.row("O01")
+def test_the_points_of_fit_evaluate_and_predict_come_in_order():
     recorder = tasks.Recorder()
     estimator = tasks.estimator(config={"rows": 100})
     estimator.fit(tasks.train, 2, batch_size=50, validation_data=tasks.val, callbacks=[recorder])
@@ -39,7 +40,8 @@ def test_o01_the_points_of_fit_evaluate_and_predict_come_in_order():
     assert recorder.points == [*names, "after_pred_epoch"]
 
 
-def test_o02_one_owner_goes_first_two_are_an_error_and_the_list_stays():
+@pytest.mark.row("O02")
+def test_one_owner_goes_first_two_are_an_error_and_the_list_stays():
     order = []
 
     class Owner(MainCallback):
@@ -76,7 +78,8 @@ class Detector(nn.Module):
         }
 
 
-def test_o03_a_loss_computed_inside_the_model_trains_and_validates_without_a_criterion():
+@pytest.mark.row("O03")
+def test_a_loss_computed_inside_the_model_trains_and_validates_without_a_criterion():
     class CustomMainCB(MainCallBack):
         def on_iter_forward(self, runner):
             image, target = runner.batch
@@ -89,8 +92,9 @@ def test_o03_a_loss_computed_inside_the_model_trains_and_validates_without_a_cri
     assert rows[-1]["val_loss"] < rows[0]["val_loss"]
 
 
+@pytest.mark.row("O04")
 @pytest.mark.parametrize("missing", ["output", "loss"])
-def test_o04_a_forward_that_forgets_something_is_named(missing):
+def test_a_forward_that_forgets_something_is_named(missing):
     class Forgets(MainCallback):
         def on_iter_forward(self, runner):
             super().on_iter_forward(runner)
@@ -102,7 +106,8 @@ def test_o04_a_forward_that_forgets_something_is_named(missing):
         tasks.estimator().fit(tasks.train, callbacks=[Forgets()])
 
 
-def test_o05_each_part_of_the_owner_is_replaced_alone():
+@pytest.mark.row("O05")
+def test_each_part_of_the_owner_is_replaced_alone():
     seen = []
 
     class ValOnly(MainCallback):
@@ -131,7 +136,8 @@ def test_o05_each_part_of_the_owner_is_replaced_alone():
     assert same_bits(before, estimator.get_model())
 
 
-def test_o06_a_learning_rate_set_by_hand_reads_batch_idx_and_holds_for_the_next_update():
+@pytest.mark.row("O06")
+def test_a_learning_rate_set_by_hand_reads_batch_idx_and_holds_for_the_next_update():
     class ByHand(MainCallBack):
         warmup, initial, size = 1, 0.1, 4
 
@@ -160,7 +166,8 @@ def test_o06_a_learning_rate_set_by_hand_reads_batch_idx_and_holds_for_the_next_
     assert [index for index, _ in owner.set] == [3, 3]
 
 
-def test_o06_a_scheduler_moves_once_per_epoch():
+@pytest.mark.row("O06")
+def test_a_scheduler_moves_once_per_epoch():
     rates = []
 
     class Rates(Callback):
@@ -173,7 +180,8 @@ def test_o06_a_scheduler_moves_once_per_epoch():
     assert rates == [0.1, 0.05, 0.025]
 
 
-def test_o07_what_is_global_is_there_throughout_and_the_pocket_names_its_keys():
+@pytest.mark.row("O07")
+def test_what_is_global_is_there_throughout_and_the_pocket_names_its_keys():
     names = ["num_epochs", "epochs", "train_loader", "val_loader", "rank", "size", "model"]
     names += ["optimizer", "scheduler", "criterion", "config", "global_step", "metrics", "stop"]
 
@@ -208,7 +216,8 @@ def test_o07_what_is_global_is_there_throughout_and_the_pocket_names_its_keys():
     assert (looks.hits, looks.epochs) == (8, 2)
 
 
-def test_o08_what_belongs_to_an_iteration_is_gone_right_after_it():
+@pytest.mark.row("O08")
+def test_what_belongs_to_an_iteration_is_gone_right_after_it():
     class Leaks(Callback):
         def __init__(self):
             self.checked = []
@@ -238,7 +247,8 @@ def test_o08_what_belongs_to_an_iteration_is_gone_right_after_it():
     assert leaks.checked == [(0, True), (1, True), (0, True), (0, True), (1, True)]
 
 
-def test_o09_general_points_fire_in_every_stage_unless_silenced():
+@pytest.mark.row("O09")
+def test_general_points_fire_in_every_stage_unless_silenced():
     class General(Callback):
         def __init__(self):
             self.seen = []
@@ -293,7 +303,8 @@ def test_the_older_spelling_is_called_too():
     ]  # fmt: skip
 
 
-def test_o10_stop_ends_the_run_once_and_a_later_fit_starts_clean():
+@pytest.mark.row("O10")
+def test_stop_ends_the_run_once_and_a_later_fit_starts_clean():
     recorder, estimator = tasks.Recorder(), tasks.estimator()
     rows = estimator.fit(tasks.train, 5, batch_size=25, callbacks=[tasks.Stops(), recorder])
     assert [row["batch_count"] for row in rows] == [2]
@@ -303,7 +314,8 @@ def test_o10_stop_ends_the_run_once_and_a_later_fit_starts_clean():
     assert [(row["epoch"], row["batch_count"]) for row in rows] == [(2, 4), (3, 4)]
 
 
-def test_o11_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
+@pytest.mark.row("O11")
+def test_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
     first = tasks.estimator(model_dir=tmp_path)
     first.fit(tasks.train, 5, max_steps=3, batch_size=25)
     assert first.get_state_dict()["global_step"] == 3
@@ -321,7 +333,8 @@ def test_o11_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
     assert whole.get_state_dict()["global_step"] == 7
 
 
-def test_o12_fit_returns_the_stats_of_each_epoch_and_means_are_over_samples():
+@pytest.mark.row("O12")
+def test_fit_returns_the_stats_of_each_epoch_and_means_are_over_samples():
     estimator = tasks.estimator(config={"rows": 90, "lr": 0.0})
     rows = estimator.fit(tasks.train, 2, batch_size=40, validation_data=tasks.val, profile=True)
     assert [row["epoch"] for row in rows] == [1, 2]
@@ -342,7 +355,8 @@ def test_o12_fit_returns_the_stats_of_each_epoch_and_means_are_over_samples():
     assert estimator.evaluate(tasks.val, batch_size=7, num_steps=2)["val_num_samples"] == 14
 
 
-def test_o14_callbacks_see_validation_results_when_the_epoch_ends():
+@pytest.mark.row("O14")
+def test_callbacks_see_validation_results_when_the_epoch_ends():
     class Sees(Callback):
         def after_val_epoch(self, runner):
             self.in_val = dict(runner.metrics)
@@ -366,8 +380,9 @@ class Outputs(nn.Module):
         return forms[self.form]
 
 
+@pytest.mark.row("O15")
 @pytest.mark.parametrize("form", ["tensor", "tuple", "dict"])
-def test_o15_predict_keeps_shapes_and_the_order_of_the_data(form):
+def test_predict_keeps_shapes_and_the_order_of_the_data(form):
     estimator = Estimator.from_torch(model=lambda config: Outputs(form), backend="local")
     found = estimator.predict(DataLoader(tasks.data(50), batch_size=7))
     with torch.no_grad():
@@ -377,7 +392,8 @@ def test_o15_predict_keeps_shapes_and_the_order_of_the_data(form):
     np.testing.assert_allclose(one(found), one(expected).numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_o16_without_optimizer_and_loss_one_can_look_and_fit_is_refused_before_data_is_read():
+@pytest.mark.row("O16")
+def test_without_optimizer_and_loss_one_can_look_and_fit_is_refused_before_data_is_read():
     estimator = Estimator.from_torch(model=tasks.model, backend="local", metrics=Accuracy())
     assert estimator.evaluate(tasks.val).keys() == {"val_Accuracy", "val_num_samples"}
     assert estimator.predict({"x": tasks.X[:3]})["prediction"].shape == (3, 10)

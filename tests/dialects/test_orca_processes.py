@@ -10,7 +10,8 @@ from pool import pool
 from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_context
 
 
-def test_o13_o22_losses_are_weighted_by_samples_and_uneven_data_is_all_used():
+@pytest.mark.row("O13", "O22")
+def test_losses_are_weighted_by_samples_and_uneven_data_is_all_used():
     options = {"config": {"lr": 0.0}, "model": tasks.seeded}
     found = pool().run(2, tasks.fitted, options, tasks.uneven)
     (rows, weights), (other, _) = found
@@ -24,7 +25,8 @@ def test_o13_o22_losses_are_weighted_by_samples_and_uneven_data_is_all_used():
     assert rows[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_o21_a_loader_is_divided_and_the_batch_size_is_of_all_workers():
+@pytest.mark.row("O21")
+def test_a_loader_is_divided_and_the_batch_size_is_of_all_workers():
     (rows, _), _ = pool().run(2, tasks.fitted, {}, tasks.train, 1, None, 20)
     assert rows[0]["num_samples"] == 100
     assert rows[0]["batch_count"] == 5
@@ -37,20 +39,23 @@ def test_an_owners_own_backward_pass_shares_gradients_too():
     assert by_hand[1][0] == by_hand[1][1]
 
 
-def test_o10_a_stop_on_one_process_ends_all():
+@pytest.mark.row("O10")
+def test_a_stop_on_one_process_ends_all():
     first, second = pool().run(2, tasks.stopped)
     assert first == second
     assert first[0][0]["batch_count"] == 2
 
 
-def test_o19_a_folder_of_something_else_is_refused_on_every_rank(tmp_path):
+@pytest.mark.row("O19")
+def test_a_folder_of_something_else_is_refused_on_every_rank(tmp_path):
     (tmp_path / "old.ckpt").write_text("from elsewhere")
     found = pool().run(2, tasks.refused, str(tmp_path))
     assert found[0] == found[1]
     assert "old.ckpt" in found[0]
 
 
-def test_o23_loggers_on_the_first_process_alone_raise_nothing_on_another(tmp_path):
+@pytest.mark.row("O23")
+def test_loggers_on_the_first_process_alone_raise_nothing_on_another(tmp_path):
     (rows, _), _ = pool().run(2, tasks.logged, str(tmp_path))
     assert len(rows) == 2
     assert len(list(tmp_path.iterdir())) == 1

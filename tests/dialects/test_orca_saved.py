@@ -29,7 +29,8 @@ def names(folder):
     return sorted(path.name for path in folder.glob("*.ckpt"))
 
 
-def test_o17_checkpoints_have_the_names_of_the_template(tmp_path):
+@pytest.mark.row("O17")
+def test_checkpoints_have_the_names_of_the_template(tmp_path):
     by_epoch = ModelCheckpoint(tmp_path / "a" / "net-{epoch:02d}-{iter}")
     tasks.estimator().fit(tasks.train, 2, callbacks=[by_epoch], **FOUR)
     expected = ["last.ckpt", "net-epoch=01-iter=4.ckpt", "net-epoch=02-iter=8.ckpt"]
@@ -48,7 +49,8 @@ def test_o17_checkpoints_have_the_names_of_the_template(tmp_path):
         ModelCheckpoint("x/{epochs}")
 
 
-def test_o18_the_latest_is_found_although_the_run_failed_before_it_named_one(tmp_path):
+@pytest.mark.row("O18")
+def test_the_latest_is_found_although_the_run_failed_before_it_named_one(tmp_path):
     class Fails(Callback):
         def before_train_iter(self, runner):
             if runner.global_step == 6:
@@ -61,7 +63,8 @@ def test_o18_the_latest_is_found_although_the_run_failed_before_it_named_one(tmp
     assert Estimator.latest_checkpoint(tmp_path).endswith("step-00000006")
 
 
-def test_o19_a_folder_of_something_else_is_refused_and_ones_own_is_gone_on_from(tmp_path):
+@pytest.mark.row("O19")
+def test_a_folder_of_something_else_is_refused_and_ones_own_is_gone_on_from(tmp_path):
     (tmp_path / "epoch=1.ckpt").write_text("from elsewhere")
     with pytest.raises(CheckpointError, match="holds epoch=1.ckpt, which is not of this run"):
         tasks.estimator().fit(tasks.train, callbacks=[ModelCheckpoint(f"{tmp_path}/")])
@@ -73,7 +76,8 @@ def test_o19_a_folder_of_something_else_is_refused_and_ones_own_is_gone_on_from(
     assert estimator.get_state_dict()["epoch"] == 2
 
 
-def test_o20_the_state_has_counters_and_is_restored_and_weights_alone_are_weights(tmp_path):
+@pytest.mark.row("O20")
+def test_the_state_has_counters_and_is_restored_and_weights_alone_are_weights(tmp_path):
     estimator = tasks.estimator(scheduler_creator=tasks.scheduler)
     saved = ModelCheckpoint(f"{tmp_path}/w/", save_weights_only=True)
     estimator.fit(tasks.train, 2, callbacks=[saved], **FOUR)
@@ -210,7 +214,8 @@ def test_a_script_with_the_old_names_runs_unmodified(tmp_path):
     assert done.stdout == "100\n"
 
 
-def test_o23_tensorboard_has_one_writer_and_its_x_values_never_decrease(tmp_path):
+@pytest.mark.row("O23")
+def test_tensorboard_has_one_writer_and_its_x_values_never_decrease(tmp_path):
     callback = TensorBoardCallback(tmp_path, freq="batch")
     tasks.estimator().fit(tasks.train, 2, validation_data=tasks.val, callbacks=[callback], **FOUR)
     (file,) = tmp_path.iterdir()

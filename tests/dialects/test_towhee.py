@@ -110,7 +110,8 @@ class Acting(Callback):
 # The quick start
 
 
-def test_t01_the_quick_start_prints_the_lines_of_the_document(capsys):
+@pytest.mark.row("T01")
+def test_the_quick_start_prints_the_lines_of_the_document(capsys):
     trainer(size=16, evals=8, epoch_num=2).train()
     number = r"\d\.\d+(e-\d+)?"
     shapes = [
@@ -128,7 +129,8 @@ def test_t01_the_quick_start_prints_the_lines_of_the_document(capsys):
     assert re.search(r"\S+ \S+ - \d+ - \S+\.py-\w+:\d+ - WARNING: TrainingConfig\(output_dir", err)
 
 
-def test_t01_lines_come_at_multiples_and_a_bar_prints_none(capsys):
+@pytest.mark.row("T01")
+def test_lines_come_at_multiples_and_a_bar_prints_none(capsys):
     trainer(size=48, evals=40, print_steps=4, epoch_num=1).train()
     lines = capsys.readouterr().out.splitlines()
     assert [re.search(r"global_step=(\d+)", line)[1] for line in lines] == ["4", "0", "4"]
@@ -138,7 +140,8 @@ def test_t01_lines_come_at_multiples_and_a_bar_prints_none(capsys):
     assert "epoch 2/2" in err
 
 
-def test_t02_losses_are_means_over_samples_of_their_own_pass():
+@pytest.mark.row("T02")
+def test_losses_are_means_over_samples_of_their_own_pass():
     made = trainer(size=24, evals=12, epoch_num=1, lr=0.0, dataloader_drop_last=False)
     seen = points("on_train_end")()
     made.add_callback(seen)
@@ -157,7 +160,8 @@ def test_t02_losses_are_means_over_samples_of_their_own_pass():
     assert seen.logs[-1]["epoch_loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_t03_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_training():
+@pytest.mark.row("T03")
+def test_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_training():
     class Old(Trainer):
         def compute_loss(self, model, inputs):
             self.set_train_mode(model)
@@ -181,8 +185,9 @@ def test_t03_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_t
     assert buffers[0].equal(buffers[1])
 
 
+@pytest.mark.row("T04")
 @pytest.mark.parametrize("metric", ["Accuracy", None])
-def test_t04_a_training_batch_goes_forward_once(metric):
+def test_a_training_batch_goes_forward_once(metric):
     class Own(Trainer):
         def compute_loss(self, model, inputs):
             return self.loss(model(inputs[0]), inputs[1])
@@ -200,7 +205,8 @@ def test_t04_a_training_batch_goes_forward_once(metric):
 # The config
 
 
-def test_t05_the_defaults_are_those_of_the_document():
+@pytest.mark.row("T05")
+def test_the_defaults_are_those_of_the_document():
     made = TrainingConfig(output_dir="./train_dummy_operator", print_steps=1)
     assert repr(made) == PRINTED
     assert TrainingConfig() == TrainingConfig(output_dir="./output_dir", print_steps=None)
@@ -208,6 +214,7 @@ def test_t05_the_defaults_are_those_of_the_document():
         TrainingConfig(epochs=3)
 
 
+@pytest.mark.row("T05")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -218,12 +225,13 @@ def test_t05_the_defaults_are_those_of_the_document():
         ({"val_batch_size": 0}, "val_batch_size is 0"),
     ],
 )
-def test_t05_values_that_cannot_be_meant_are_refused(changes, words):
+def test_values_that_cannot_be_meant_are_refused(changes, words):
     with pytest.raises((TypeError, ValueError), match=words):
         TrainingConfig(**changes)
 
 
-def test_t06_a_config_survives_yaml_and_part_of_one_is_enough(tmp_path):
+@pytest.mark.row("T06")
+def test_a_config_survives_yaml_and_part_of_one_is_enough(tmp_path):
     whole = config(loss={"name_": "CrossEntropyLoss", "label_smoothing": 0.1}, epoch_num=7)
     whole.save_to_yaml(tmp_path / "whole.yaml")
     assert TrainingConfig().load_from_yaml(tmp_path / "whole.yaml") == whole
@@ -239,6 +247,7 @@ def test_t06_a_config_survives_yaml_and_part_of_one_is_enough(tmp_path):
     assert TrainingConfig(lr=1.0).load_from_yaml(tmp_path / "default.yaml") == TrainingConfig()
 
 
+@pytest.mark.row("T06")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -248,13 +257,14 @@ def test_t06_a_config_survives_yaml_and_part_of_one_is_enough(tmp_path):
         ("train:\n  epoch_num: many\n", "epoch_num is 'many', expected int"),
     ],
 )
-def test_t06_an_unknown_section_or_key_is_an_error(tmp_path, text, words):
+def test_an_unknown_section_or_key_is_an_error(tmp_path, text, words):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises((ValueError, TypeError), match=words):
         TrainingConfig().load_from_yaml(tmp_path / "c.yaml")
 
 
-def test_t06_the_help_tells_of_every_field(capsys):
+@pytest.mark.row("T06")
+def test_the_help_tells_of_every_field(capsys):
     text = get_config_help()
     assert capsys.readouterr().out.strip() == text
     assert all(f"] {name} = " in text for name in TrainingConfig().to_dict())
@@ -263,7 +273,8 @@ def test_t06_the_help_tells_of_every_field(capsys):
     assert '"lr": 5e-05' in made.to_json_string()
 
 
-def test_t07_devices_are_chosen_and_refused_early():
+@pytest.mark.row("T07")
+def test_devices_are_chosen_and_refused_early():
     assert TrainingConfig(device_str="cuda:2").device == torch.device("cuda:2")
     made = trainer(device_str=None)
     made.train()
@@ -277,7 +288,8 @@ def test_t07_devices_are_chosen_and_refused_early():
 # Saving and going on
 
 
-def test_t08_folders_hold_weights_state_and_a_card():
+@pytest.mark.row("T08")
+def test_folders_hold_weights_state_and_a_card():
     card = ModelCard(model_name="digits", model_overview="Ten digits.")
     made = Trainer(
         net(), config(output_dir="deep/er"), digits(0, 16), digits(100, 8), model_card=card
@@ -299,7 +311,8 @@ def test_t08_folders_hold_weights_state_and_a_card():
     assert not Path("deep/er/checkpoints").exists()
 
 
-def test_t09_resume_trains_what_is_left_with_moments_schedule_and_counters(capsys):
+@pytest.mark.row("T09")
+def test_resume_trains_what_is_left_with_moments_schedule_and_counters(capsys):
     made = trainer()
     made.train()
     capsys.readouterr()
@@ -318,7 +331,8 @@ def test_t09_resume_trains_what_is_left_with_moments_schedule_and_counters(capsy
         assert weight.equal(same)
 
 
-def test_t10_save_and_load_restore_epoch_and_weights():
+@pytest.mark.row("T10")
+def test_save_and_load_restore_epoch_and_weights():
     made = trainer()
     made.train()
     made.save(path="another")
@@ -336,7 +350,8 @@ def test_t10_save_and_load_restore_epoch_and_weights():
         made.load("nowhere")
 
 
-def test_t10_after_load_training_goes_on_from_there(capsys):
+@pytest.mark.row("T10")
+def test_after_load_training_goes_on_from_there(capsys):
     trainer(epoch_num=1).train()
     made = trainer(epoch_num=3, output_dir="other")
     made.load("out/final_epoch")
@@ -345,7 +360,8 @@ def test_t10_after_load_training_goes_on_from_there(capsys):
     assert capsys.readouterr().out.startswith("epoch=2/3, global_step=3,")
 
 
-def test_t11_the_freezer_of_the_document_freezes_the_head():
+@pytest.mark.row("T11")
+def test_the_freezer_of_the_document_freezes_the_head():
     model = vit.create_model(image_size=32, width=32, layers=2, heads=2, classes=5)
     freezer = LayerFreezer(model)
     assert freezer.show_frozen_layers() == []
@@ -363,7 +379,8 @@ def test_t11_the_freezer_of_the_document_freezes_the_head():
         freezer.by_names(["heat"])
 
 
-def test_t11_freeze_bn_keeps_running_statistics():
+@pytest.mark.row("T11")
+def test_freeze_bn_keeps_running_statistics():
     made = trainer(freeze_bn=True)
     made.train()
     assert made.model[1].running_mean.equal(torch.zeros(16))
@@ -372,7 +389,8 @@ def test_t11_freeze_bn_keeps_running_statistics():
     assert not other.model[1].running_mean.equal(torch.zeros(16))
 
 
-def test_t12_tensorboard_has_every_number_or_nothing_is_written(monkeypatch, capsys):
+@pytest.mark.row("T12")
+def test_tensorboard_has_every_number_or_nothing_is_written(monkeypatch, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trainer(tensorboard={"log_dir": "logs"}).train()
@@ -392,7 +410,8 @@ def test_t12_tensorboard_has_every_number_or_nothing_is_written(monkeypatch, cap
     }  # fmt: skip
 
 
-def test_t12_without_the_package_the_config_leaves_it_out_and_a_callback_fails(monkeypatch, caplog):
+@pytest.mark.row("T12")
+def test_without_the_package_the_config_leaves_it_out_and_a_callback_fails(monkeypatch, caplog):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     trainer(tensorboard={"log_dir": "logs"}).train()
     assert caplog.text.count("nothing is written for TensorBoard") == 1
@@ -405,7 +424,8 @@ def test_t12_without_the_package_the_config_leaves_it_out_and_a_callback_fails(m
 # Callbacks
 
 
-def test_t13_the_callback_of_the_document_prints_at_every_batch(capsys):
+@pytest.mark.row("T13")
+def test_the_callback_of_the_document_prints_at_every_batch(capsys):
     class CustomCallback(Callback):
         def on_batch_begin(self, batch, logs) -> None:
             print("on_batch_begin")
@@ -419,7 +439,8 @@ def test_t13_the_callback_of_the_document_prints_at_every_batch(capsys):
     assert lines == ["on_batch_begin", "epoch=2/2"] * 3
 
 
-def test_t13_points_come_in_the_golden_order():
+@pytest.mark.row("T13")
+def test_points_come_in_the_golden_order():
     names = (
         "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_eval_begin",
         "on_eval_end", "on_train_batch_begin", "on_train_batch_end", "on_eval_batch_begin",
@@ -444,7 +465,8 @@ def test_t13_points_come_in_the_golden_order():
     assert [logs["epoch"] for logs in seen.logs][1] == 1
 
 
-def test_t13_batches_reach_callbacks_as_they_are_and_a_singleton_is_one():
+@pytest.mark.row("T13")
+def test_batches_reach_callbacks_as_they_are_and_a_singleton_is_one():
     class Batches(Callback):
         def __init__(self):
             self.batches = []
@@ -470,7 +492,8 @@ def test_t13_batches_reach_callbacks_as_they_are_and_a_singleton_is_one():
         made.add_callback(Batches)
 
 
-def test_t13_user_callbacks_run_before_the_built_in_ones(capsys):
+@pytest.mark.row("T13")
+def test_user_callbacks_run_before_the_built_in_ones(capsys):
     class First(Callback):
         def on_train_batch_end(self, batch, logs):
             print("first")
@@ -481,6 +504,7 @@ def test_t13_user_callbacks_run_before_the_built_in_ones(capsys):
     assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["first", "epoch"] * 2
 
 
+@pytest.mark.row("T14")
 @pytest.mark.parametrize(
     ("options", "epochs"),
     [
@@ -490,7 +514,7 @@ def test_t13_user_callbacks_run_before_the_built_in_ones(capsys):
         ({"patience": 2, "baseline": 9.0}, 2),
     ],
 )
-def test_t14_early_stopping_counts_evaluations_without_improvement(options, epochs):
+def test_early_stopping_counts_evaluations_without_improvement(options, epochs):
     stopping = {"monitor": "eval_epoch_metric", "mode": "max", **options}
 
     class Zero(Trainer):
@@ -503,7 +527,8 @@ def test_t14_early_stopping_counts_evaluations_without_improvement(options, epoc
     assert Path(f"out/epoch_{epochs}").exists()
 
 
-def test_t14_an_unknown_monitor_is_an_error_after_the_first_evaluation():
+@pytest.mark.row("T14")
+def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
     made = trainer(early_stopping={"monitor": "eval_epoch_metrics", "patience": 1})
     with pytest.raises(ValueError, match="did you mean 'eval_epoch_metric'"):
         made.train()
@@ -511,7 +536,8 @@ def test_t14_an_unknown_monitor_is_an_error_after_the_first_evaluation():
         trainer(early_stopping={"monitor": "eval_epoch_loss", "patienc": 1}).train()
 
 
-def test_t14_counters_survive_resume():
+@pytest.mark.row("T14")
+def test_counters_survive_resume():
     class Zero(Trainer):
         def evaluate_step(self, model, inputs):
             return {"eval_epoch_metric": 0.0}
@@ -523,7 +549,8 @@ def test_t14_counters_survive_resume():
     assert again.epoch == 4
 
 
-def test_t14_built_in_callbacks_may_be_added_by_hand():
+@pytest.mark.row("T14")
+def test_built_in_callbacks_may_be_added_by_hand():
     made = trainer(epoch_num=6, lr=0.0, early_stopping=None, model_checkpoint=None)
     control = made.trainercontrol
     made.add_callback(EarlyStoppingCallback(control, "epoch_loss", 10.0, 2, "min", None))
@@ -533,6 +560,7 @@ def test_t14_built_in_callbacks_may_be_added_by_hand():
     assert sorted(p.name for p in Path("out/snaps").iterdir()) == ["epoch_2", "epoch_3"]
 
 
+@pytest.mark.row("T15")
 @pytest.mark.parametrize(
     ("saving", "names"),
     [
@@ -542,17 +570,19 @@ def test_t14_built_in_callbacks_may_be_added_by_hand():
         ("no", {"final_epoch"}),
     ],
 )
-def test_t15_saves_come_at_exact_multiples_of_training_batches(saving, names):
+def test_saves_come_at_exact_multiples_of_training_batches(saving, names):
     trainer(epoch_num=3, evals=24, model_checkpoint=saving).train()
     assert {path.name for path in Path("out").iterdir()} == names
 
 
-def test_t15_a_period_is_in_epochs_or_in_iterations_and_not_both():
+@pytest.mark.row("T15")
+def test_a_period_is_in_epochs_or_in_iterations_and_not_both():
     with pytest.raises(ValueError, match="not both"):
         trainer(model_checkpoint={"every_n_epoch": 1, "every_n_iteration": 2}).train()
 
 
-def test_t16_each_flag_does_what_it_says(capsys):
+@pytest.mark.row("T16")
+def test_each_flag_does_what_it_says(capsys):
     made = trainer(size=32, epoch_num=2, print_steps=100, eval_strategy="no", model_checkpoint=None)
     control = made.trainercontrol
     seen = points("on_eval_end", "on_train_batch_end", "on_epoch_end")()
@@ -575,7 +605,8 @@ def test_t16_each_flag_does_what_it_says(capsys):
     assert Path("out/iteration_3").exists()
 
 
-def test_t16_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
+@pytest.mark.row("T16")
+def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
     made = trainer(eval_strategy="no", epoch_num=2)
 
     class Ask(Callback):
@@ -593,7 +624,8 @@ def test_t16_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
 # Metrics, optimizers, losses, schedules
 
 
-def test_t17_metrics_are_found_by_old_and_new_names(capsys):
+@pytest.mark.row("T17")
+def test_metrics_are_found_by_old_and_new_names(capsys):
     names = TMMetrics.get_tm_avaliable_metrics()
     for name in ("Accuracy", "F1", "F1Score", "IoU", "PSNR", "WER", "MeanSquaredError", "AUROC",
                  "BinnedAveragePrecision", "RetrievalMAP", "SQuAD", "MinMaxMetric"):  # fmt: skip
@@ -606,8 +638,9 @@ def test_t17_metrics_are_found_by_old_and_new_names(capsys):
         get_metric_by_name("Accuracy", "others")
 
 
+@pytest.mark.row("T17")
 @pytest.mark.parametrize("name", ["F1", "Precision", "AUROC", "BinnedAveragePrecision", "Hinge"])
-def test_t17_a_metric_learns_its_task_and_classes_from_the_batch(name):
+def test_a_metric_learns_its_task_and_classes_from_the_batch(name):
     made = trainer(metric=name, epoch_num=1, size=64, batch_size=32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchmetrics, of classes without samples
@@ -615,13 +648,15 @@ def test_t17_a_metric_learns_its_task_and_classes_from_the_batch(name):
     assert isinstance(made.relay.logs["epoch_metric"], float)
 
 
-def test_t17_the_listing_never_fails_without_the_library(monkeypatch):
+@pytest.mark.row("T17")
+def test_the_listing_never_fails_without_the_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
     assert TMMetrics.get_tm_avaliable_metrics() == ["Accuracy", "accuracy"]
     trainer().train()
 
 
-def test_t18_a_custom_optimizer_and_loss_are_used():
+@pytest.mark.row("T18")
+def test_a_custom_optimizer_and_loss_are_used():
     class MyOptimizer(torch.optim.SGD):
         steps = 0
 
@@ -646,7 +681,8 @@ def test_t18_a_custom_optimizer_and_loss_are_used():
     assert "loss: 'MyLoss'" in text
 
 
-def test_t18_the_optimizer_of_the_document_can_be_set_and_is_refused_in_words():
+@pytest.mark.row("T18")
+def test_the_optimizer_of_the_document_can_be_set_and_is_refused_in_words():
     class MyOptimizer(torch.optim.Optimizer):
         def step(self, closure):
             print("my step...")
@@ -669,8 +705,9 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_t19_the_rate_of_the_first_step_is_that_of_the_config(schedule):
+def test_the_rate_of_the_first_step_is_that_of_the_config(schedule):
     seen = points("on_train_batch_end")()
     made = trainer(
         lr_scheduler_type=schedule,
@@ -684,6 +721,7 @@ def test_t19_the_rate_of_the_first_step_is_that_of_the_config(schedule):
     assert made.loss.label_smoothing == 0.1
 
 
+@pytest.mark.row("T19")
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -694,13 +732,14 @@ def test_t19_the_rate_of_the_first_step_is_that_of_the_config(schedule):
         ({"loss": {"name": "CrossEntropyLoss"}}, "no 'name_'"),
     ],
 )
-def test_t19_names_that_are_not_known_are_refused(changes, words):
+def test_names_that_are_not_known_are_refused(changes, words):
     with pytest.raises((ValueError, KeyError), match=words):
         trainer(**changes).train()
     assert not Path("out").exists()
 
 
-def test_t20_the_horizon_is_the_updates_and_warm_up_by_steps_wins():
+@pytest.mark.row("T20")
+def test_the_horizon_is_the_updates_and_warm_up_by_steps_wins():
     seen = points("on_train_batch_end")()
     made = trainer()
     made.add_callback(seen)
@@ -717,7 +756,8 @@ def test_t20_the_horizon_is_the_updates_and_warm_up_by_steps_wins():
 # Overriding
 
 
-def test_t21_what_train_step_returns_is_printed_and_missing_keys_are_tolerated(capsys):
+@pytest.mark.row("T21")
+def test_what_train_step_returns_is_printed_and_missing_keys_are_tolerated(capsys):
     class SubTrainer1(Trainer):
         def train_step(self, model, inputs) -> dict:
             self.optimizer.zero_grad()
@@ -749,7 +789,8 @@ def test_t21_what_train_step_returns_is_printed_and_missing_keys_are_tolerated(c
     assert capsys.readouterr().out.splitlines()[0] == "epoch=1/2, global_step=1"
 
 
-def test_t21_train_step_may_call_the_one_it_overrides(capsys):
+@pytest.mark.row("T21")
+def test_train_step_may_call_the_one_it_overrides(capsys):
     class Doubled(Trainer):
         def train_step(self, model, inputs):
             return super().train_step(model, [inputs[0], inputs[1]]) | {"extra": 1}
@@ -767,7 +808,8 @@ def test_t21_train_step_may_call_the_one_it_overrides(capsys):
     assert one.relay.logs["extra"] == 1
 
 
-def test_t21_a_step_of_ones_own_may_update_metrics(capsys):
+@pytest.mark.row("T21")
+def test_a_step_of_ones_own_may_update_metrics(capsys):
     class Own(Trainer):
         def train_step(self, model, inputs):
             self.optimizer.zero_grad()
@@ -783,7 +825,8 @@ def test_t21_a_step_of_ones_own_may_update_metrics(capsys):
     assert re.fullmatch(r"epoch=1/2, global_step=2, epoch_loss=\d\.\d+, epoch_metric=0\.\d+", line)
 
 
-def test_t21_compute_loss_may_take_three_inputs_where_there_is_no_metric():
+@pytest.mark.row("T21")
+def test_compute_loss_may_take_three_inputs_where_there_is_no_metric():
     class SubTrainer2(Trainer):
         def compute_loss(self, model, inputs):
             input1, input2, input3 = inputs
@@ -799,7 +842,8 @@ def test_t21_compute_loss_may_take_three_inputs_where_there_is_no_metric():
     assert "eval_epoch_loss" in made.relay.logs
 
 
-def test_t21_compute_metric_may_be_overridden(capsys):
+@pytest.mark.row("T21")
+def test_compute_metric_may_be_overridden(capsys):
     class Own(Trainer):
         def compute_metric(self, model, inputs):
             assert not model.training
@@ -842,7 +886,8 @@ def test_evaluate_may_be_overridden_whole_or_around_the_usual_one(capsys):
 # Data and moments
 
 
-def test_t22_loaders_may_be_given_and_need_no_length():
+@pytest.mark.row("T22")
+def test_loaders_may_be_given_and_need_no_length():
     loader = DataLoader(digits(0, 16), batch_size=4)
     made = Trainer(net(), config(), train_dataloader=loader)
     made.train()
@@ -872,7 +917,8 @@ class Unsized:
         return iter(self.loader)
 
 
-def test_t23_drop_last_is_for_training_and_evaluation_sees_every_sample():
+@pytest.mark.row("T23")
+def test_drop_last_is_for_training_and_evaluation_sees_every_sample():
     sizes: dict[bool, list[int]] = {True: [], False: []}
     made = trainer(size=20, evals=11, epoch_num=1)
     made.model.register_forward_hook(lambda m, i, o: sizes[m.training].append(len(o)))
@@ -883,6 +929,7 @@ def test_t23_drop_last_is_for_training_and_evaluation_sees_every_sample():
     trainer(size=5, output_dir="one", dataloader_drop_last=False).train()
 
 
+@pytest.mark.row("T24")
 @pytest.mark.parametrize(
     ("changes", "moments"),
     [
@@ -893,7 +940,7 @@ def test_t23_drop_last_is_for_training_and_evaluation_sees_every_sample():
         ({"eval_strategy": "step", "eval_steps": 3}, [3, 6]),
     ],
 )
-def test_t24_evaluation_comes_at_the_stated_moments(changes, moments):
+def test_evaluation_comes_at_the_stated_moments(changes, moments):
     seen = points("on_eval_begin", "on_train_end")()
     made = trainer(size=24, **changes)
     made.add_callback(seen)
@@ -903,8 +950,9 @@ def test_t24_evaluation_comes_at_the_stated_moments(changes, moments):
     assert ("epoch_metric" in seen.logs[-1]) is trains
 
 
+@pytest.mark.row("T25")
 @pytest.mark.parametrize("stopping", [None, {"monitor": "eval_epoch_loss", "mode": "min"}])
-def test_t25_the_best_weights_are_left_in_the_model_and_in_final_epoch(stopping):
+def test_the_best_weights_are_left_in_the_model_and_in_final_epoch(stopping):
     kept: list[torch.Tensor] = []
     made = trainer(epoch_num=3, load_best_model_at_end=True, early_stopping=stopping and {
         **stopping, "patience": 9})  # fmt: skip
@@ -930,7 +978,8 @@ def test_t25_the_best_weights_are_left_in_the_model_and_in_final_epoch(stopping)
     assert not kept[1].equal(kept[2])
 
 
-def test_t26_anything_with_a_model_is_trained_by_one_call(capsys):
+@pytest.mark.row("T26")
+def test_anything_with_a_model_is_trained_by_one_call(capsys):
     class Plain:
         def __init__(self):
             self._model = net()
@@ -947,7 +996,8 @@ def test_t26_anything_with_a_model_is_trained_by_one_call(capsys):
         train_operator(object(), config())
 
 
-def test_t26_an_operator_of_the_documented_shape_trains_itself():
+@pytest.mark.row("T26")
+def test_an_operator_of_the_documented_shape_trains_itself():
     class Embedding(NNOperator):
         def __init__(self, num_classes):
             self.model = nn.Linear(64, num_classes)

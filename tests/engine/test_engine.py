@@ -25,7 +25,8 @@ def one_backward(engine_: Engine) -> None:
     engine_.backward(engine_.criterion(engine_(x), y))
 
 
-def test_c03_calling_an_engine_returns_what_the_model_returns():
+@pytest.mark.row("C03")
+def test_calling_an_engine_returns_what_the_model_returns():
     class Odd(nn.Module):
         def forward(self, a, *, b):
             return {"a": a, "b": (b, None)}
@@ -34,7 +35,8 @@ def test_c03_calling_an_engine_returns_what_the_model_returns():
     assert result == {"a": 1, "b": ("x", None)}
 
 
-def test_c03_the_mode_of_engine_and_model_is_one():
+@pytest.mark.row("C03")
+def test_the_mode_of_engine_and_model_is_one():
     engine_ = engine()
     engine_.eval()
     assert (engine_.training, engine_.model.training) == (False, False)
@@ -42,8 +44,9 @@ def test_c03_the_mode_of_engine_and_model_is_one():
     assert (engine_.training, engine_.model.training) == (True, True)
 
 
+@pytest.mark.row("C29")
 @pytest.mark.parametrize("off", [None, 0, 0.0])
-def test_c29_no_limit_leaves_gradients_untouched(off):
+def test_no_limit_leaves_gradients_untouched(off):
     engine_ = engine(clip_norm=off, clip_value=off)
     one_backward(engine_)
     before = gradients(engine_.model)
@@ -52,8 +55,9 @@ def test_c29_no_limit_leaves_gradients_untouched(off):
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.row("C29")
 @pytest.mark.parametrize("kind", [1.0, 2.0, float("inf")])
-def test_c29_a_limit_bounds_the_norm_of_its_kind(kind):
+def test_a_limit_bounds_the_norm_of_its_kind(kind):
     engine_ = engine(clip_norm=0.01, norm_type=kind)
     one_backward(engine_)
     before = norm(gradients(engine_.model), kind)
@@ -63,7 +67,8 @@ def test_c29_a_limit_bounds_the_norm_of_its_kind(kind):
     assert float(engine_.grad_norm) == pytest.approx(before, rel=1e-5)
 
 
-def test_c29_a_parameter_group_may_have_a_limit_of_its_own():
+@pytest.mark.row("C29")
+def test_a_parameter_group_may_have_a_limit_of_its_own():
     model = net()
     groups = [
         {"params": model[0].parameters(), "clip_norm": 0.001, "norm_type": float("inf")},
@@ -83,7 +88,8 @@ def test_clipping_by_value_bounds_each_element():
     assert norm(gradients(engine_.model), float("inf")) == pytest.approx(0.001)
 
 
-def test_c29_accumulated_gradients_are_clipped_once_per_update():
+@pytest.mark.row("C29")
+def test_accumulated_gradients_are_clipped_once_per_update():
     norms = []
     model = net()
     trainer = Trainer(
@@ -109,7 +115,8 @@ class Overflows(nn.Module):
         return loss * float("inf") if self.calls in self.at else loss
 
 
-def test_c30_an_overflow_skips_the_update_and_lowers_the_scale():
+@pytest.mark.row("C30")
+def test_an_overflow_skips_the_update_and_lowers_the_scale():
     model, criterion = net(), Overflows()
     criterion.at = {3}
     optimizer = sgd(model)
@@ -133,7 +140,8 @@ def test_c30_an_overflow_skips_the_update_and_lowers_the_scale():
     assert engine_.state_dict()["scaler"]["scale"] == scales[-1]
 
 
-def test_c30_the_scaler_comes_back_with_the_state():
+@pytest.mark.row("C30")
+def test_the_scaler_comes_back_with_the_state():
     first, second = engine(precision="fp16"), engine(precision="fp16")
     one_backward(first)
     first.scaler.update(128.0)
@@ -211,8 +219,9 @@ def test_the_rate_moves_by_step_or_by_epoch(lr_step, moves):
     assert scheduler.last_epoch == moves
 
 
+@pytest.mark.row("C15")
 @pytest.mark.parametrize(("lr_step", "moves"), [("step", 2), ("epoch", 1)])
-def test_c15_with_accumulation_the_rate_moves_once_per_update_or_epoch(lr_step, moves):
+def test_with_accumulation_the_rate_moves_once_per_update_or_epoch(lr_step, moves):
     model = net()
     optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
@@ -264,7 +273,8 @@ def test_the_state_of_an_engine_comes_back():
     )
 
 
-def test_t18_custom_classes_stay_and_the_custom_step_is_called():
+@pytest.mark.row("T18")
+def test_custom_classes_stay_and_the_custom_step_is_called():
     class MyOptimizer(torch.optim.SGD):
         calls = 0
 
@@ -297,7 +307,8 @@ def test_a_custom_zero_grad_is_called():
     assert Noting.zeroed == 5
 
 
-def test_t18_an_optimizer_without_a_rate_is_refused_in_words():
+@pytest.mark.row("T18")
+def test_an_optimizer_without_a_rate_is_refused_in_words():
     class Rateless(torch.optim.Optimizer):
         def __init__(self, params):
             super().__init__(params, {})
@@ -314,7 +325,8 @@ def test_t18_an_optimizer_without_a_rate_is_refused_in_words():
 # What is refused
 
 
-def test_t07_devices_are_chosen_and_refused_early():
+@pytest.mark.row("T07")
+def test_devices_are_chosen_and_refused_early():
     assert engine(device="auto").device == torch.device("cpu")
     assert engine(device="cpu").device == torch.device("cpu")
     with pytest.raises(ValueError, match="device 'cuda:2' was asked for, but this machine has cpu"):

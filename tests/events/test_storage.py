@@ -13,7 +13,8 @@ def test_a_smoothed_name_reads_as_the_median_of_its_window():
     assert storage.latest() == {"x": (3.0, 0)}
 
 
-def test_l06_two_hints_for_one_name_are_refused():
+@pytest.mark.row("L06")
+def test_two_hints_for_one_name_are_refused():
     storage = EventStorage()
     storage.put_scalar("x", 1.0)
     with pytest.raises(ValueError, match="'x' was put with smoothing_hint=True and now with False"):

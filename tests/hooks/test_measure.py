@@ -13,7 +13,8 @@ from toys import batches, engine, loader, net, samples, sgd, trainer
 LOSS = nn.CrossEntropyLoss()
 
 
-def test_c14_epoch_results_are_means_over_samples_when_the_last_batch_is_smaller():
+@pytest.mark.row("C14")
+def test_epoch_results_are_means_over_samples_when_the_last_batch_is_smaller():
     model = net()
     x, y = samples(10)
     run = Trainer(
@@ -28,7 +29,8 @@ def test_c14_epoch_results_are_means_over_samples_when_the_last_batch_is_smaller
     assert history[-1]["train/accuracy"] == history[-1]["val/accuracy"] == right / 10
 
 
-def test_t02_the_loss_of_a_validation_is_that_of_its_batches_alone():
+@pytest.mark.row("T02")
+def test_the_loss_of_a_validation_is_that_of_its_batches_alone():
     losses = iter([8.0, 6.0, 1.0, 3.0])
     step = lambda e, b: e(b[0]).sum() * 0 + next(losses)
     run = Trainer(engine(), [hooks.Loss()], step=step)
@@ -37,7 +39,8 @@ def test_t02_the_loss_of_a_validation_is_that_of_its_batches_alone():
     assert history[-1]["val/loss"] == 2.0
 
 
-def test_t03_validation_runs_in_evaluation_mode():
+@pytest.mark.row("T03")
+def test_validation_runs_in_evaluation_mode():
     model = net(dropout=True, norm=True)
     run = trainer(hooks.Loss(), model=model)
     modes, buffers = [], []
@@ -59,7 +62,8 @@ def test_t03_validation_runs_in_evaluation_mode():
     assert run.evaluate(batches()) == run.evaluate(batches())
 
 
-def test_c13_reading_a_metric_twice_gives_the_same_number():
+@pytest.mark.row("C13")
+def test_reading_a_metric_twice_gives_the_same_number():
     seen = []
     metric = Accuracy()
     look = lambda run: seen.append(metric.compute())
@@ -76,7 +80,8 @@ def test_c13_reading_a_metric_twice_gives_the_same_number():
     assert mean.compute() == mean.compute() == 4.0
 
 
-def test_c16_the_rate_shown_for_an_update_is_the_one_it_was_made_with():
+@pytest.mark.row("C16")
+def test_the_rate_shown_for_an_update_is_the_one_it_was_made_with():
     model = net()
     optimizer = sgd(model, lr=0.8)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)

@@ -29,6 +29,7 @@ def epochs_until_stopped(values, **options) -> int:
     return run.run.epoch
 
 
+@pytest.mark.row("T14")
 @pytest.mark.parametrize(
     ("values", "options", "expected"),
     [
@@ -46,11 +47,12 @@ def epochs_until_stopped(values, **options) -> int:
         ([1, math.nan, 2, 3], {"patience": 3, "check_finite": False}, 4),
     ],
 )
-def test_t14_early_stopping_counts_evaluations_without_improvement(values, options, expected):
+def test_early_stopping_counts_evaluations_without_improvement(values, options, expected):
     assert epochs_until_stopped(values, **options) == expected
 
 
-def test_t14_an_unknown_monitor_is_an_error_after_the_first_evaluation():
+@pytest.mark.row("T14")
+def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
     run = trainer(
         hooks.Loss(), hooks.Metrics("accuracy"), hooks.EarlyStopping("val/acuracy", mode="max")
     )
@@ -93,7 +95,8 @@ def test_validation_between_steps_counts_too():
     assert run.run.step == 6
 
 
-def test_t14_counters_survive():
+@pytest.mark.row("T14")
+def test_counters_survive():
     first = hooks.EarlyStopping("val/score", patience=3)
     trainer(Says([5, 4, 3]), first).fit(batches(4), batches(4), epochs=3)
     second = hooks.EarlyStopping("val/score", patience=3)

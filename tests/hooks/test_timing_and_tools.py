@@ -10,7 +10,8 @@ from stoker.hooks import POINTS, Callback
 from toys import Recorder, batches, engine, loader, trainer
 
 
-def test_c18_times_cover_the_steps_of_this_epoch_alone():
+@pytest.mark.row("C18")
+def test_times_cover_the_steps_of_this_epoch_alone():
     timing = hooks.Timing()
     counts = []
     look = Callback(
@@ -23,7 +24,8 @@ def test_c18_times_cover_the_steps_of_this_epoch_alone():
     assert step.mean == pytest.approx(step.total / 5)
 
 
-def test_c18_the_first_steps_are_left_out_once():
+@pytest.mark.row("C18")
+def test_the_first_steps_are_left_out_once():
     timing = hooks.Timing(ignore_steps=3)
     counts = []
     look = Callback(
@@ -33,14 +35,16 @@ def test_c18_the_first_steps_are_left_out_once():
     assert counts == [2, 5]
 
 
-def test_c18_the_times_of_an_epoch_are_said_where_asked(caplog):
+@pytest.mark.row("C18")
+def test_the_times_of_an_epoch_are_said_where_asked(caplog):
     caplog.set_level("INFO")
     trainer(hooks.Timing(log_epochs=True)).fit(batches(), epochs=2)
     said = re.findall(r"train-step: last = [\d.]+ s, mean = [\d.]+ s over 5 steps", caplog.text)
     assert len(said) == 2
 
 
-def test_c18_a_running_timer_has_no_reading_and_timers_reset_by_name_or_all():
+@pytest.mark.row("C18")
+def test_a_running_timer_has_no_reading_and_timers_reset_by_name_or_all():
     timers = MultiTimer()
     timers.start("a")
     with pytest.raises(RuntimeError, match="a running timer has no reading"):
@@ -87,7 +91,8 @@ def test_throughput_counts_samples_and_tokens_where_batches_say_so():
     assert shown["tokens/s"] / shown["samples/s"] == pytest.approx(17 / 3)
 
 
-def test_c19_memory_is_reported_without_an_accelerator():
+@pytest.mark.row("C19")
+def test_memory_is_reported_without_an_accelerator():
     run = trainer(hooks.Memory())
     history = run.fit(batches(), epochs=1)
     assert 0.05 < history[-1]["memory/host"] < 100

@@ -66,7 +66,8 @@ def test_the_state_of_the_average_comes_back():
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_t25_the_weights_of_the_best_evaluation_are_left_in_the_model(tmp_path):
+@pytest.mark.row("T25")
+def test_the_weights_of_the_best_evaluation_are_left_in_the_model(tmp_path):
     model = net()
     kept = []
 
@@ -107,6 +108,7 @@ class Backbone(nn.Module):
         return self.head(self.neck(self.body(x)))
 
 
+@pytest.mark.row("T11")
 @pytest.mark.parametrize(
     ("options", "frozen"),
     [
@@ -117,7 +119,7 @@ class Backbone(nn.Module):
         ({"up_to": slice(1, None)}, {"neck", "head"}),
     ],
 )
-def test_t11_frozen_layers_are_unchanged_by_training(options, frozen):
+def test_frozen_layers_are_unchanged_by_training(options, frozen):
     model = Backbone()
     before = weights(model)
     trainer(hooks.FreezeLayers(**options), model=model).fit(batches(), epochs=1)
@@ -129,7 +131,8 @@ def test_t11_frozen_layers_are_unchanged_by_training(options, frozen):
     assert changed == {"body", "neck", "head"} - frozen
 
 
-def test_t11_freeze_bn_keeps_running_statistics_across_validation():
+@pytest.mark.row("T11")
+def test_freeze_bn_keeps_running_statistics_across_validation():
     model = Backbone()
     before = weights(model)
     freeze = hooks.FreezeLayers(freeze_bn=True)

@@ -37,7 +37,8 @@ class Talks(nn.Module):
         return self.inner(x)
 
 
-def test_l06_a_number_put_inside_a_forward_lands_under_its_step(tmp_path):
+@pytest.mark.row("L06")
+def test_a_number_put_inside_a_forward_lands_under_its_step(tmp_path):
     model = Talks()
     run = Trainer(engine(model), [hooks.Write(JsonLines(), every=10)], run_dir=tmp_path)
     run.fit(batches(120), epochs=1)
@@ -46,7 +47,8 @@ def test_l06_a_number_put_inside_a_forward_lands_under_its_step(tmp_path):
     assert found == [(10, 5.5, 10.0), (20, 10.5, 20.0), (30, 20.5, 30.0)]
 
 
-def test_l06_there_is_no_storage_outside_a_run():
+@pytest.mark.row("L06")
+def test_there_is_no_storage_outside_a_run():
     with pytest.raises(RuntimeError, match="outside a run"):
         get_event_storage()
     trainer().fit(batches(), epochs=1)
@@ -61,7 +63,8 @@ def test_a_failed_run_leaves_no_storage_behind():
         get_event_storage()
 
 
-def test_l07_each_line_is_an_object_with_its_step_and_lines_are_appended(tmp_path):
+@pytest.mark.row("L07")
+def test_each_line_is_an_object_with_its_step_and_lines_are_appended(tmp_path):
     path = tmp_path / "metrics.jsonl"
     run = trainer(hooks.Loss(), hooks.Write(JsonLines(path), every=2))
     run.fit(batches(), epochs=1)
@@ -82,7 +85,8 @@ def test_l07_each_line_is_an_object_with_its_step_and_lines_are_appended(tmp_pat
     ]
 
 
-def test_l08_every_evaluation_reaches_every_writer_whatever_the_period(tmp_path):
+@pytest.mark.row("L08")
+def test_every_evaluation_reaches_every_writer_whatever_the_period(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     used = [hooks.Loss(), hooks.Metrics("accuracy")]
@@ -117,7 +121,8 @@ def test_a_number_put_once_is_written_under_the_step_it_was_put_at(tmp_path):
     assert [(row["step"], row["once"]) for row in rows(tmp_path)] == [(3, 7.0)]
 
 
-def test_l09_the_console_line_carries_what_people_look_for(capsys):
+@pytest.mark.row("L09")
+def test_the_console_line_carries_what_people_look_for(capsys):
     used = [
         hooks.Loss(),
         hooks.LR(),

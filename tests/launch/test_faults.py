@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from launch.test_local import PATIENCE, alive, wait_for_work
 from launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
 
@@ -41,9 +43,8 @@ def test_restarts_that_are_used_up_end_with_137_and_say_so(train, tmp_path):
     assert alive(tmp_path) == []
 
 
-def test_x02_a_hook_that_raises_on_one_rank_ends_all_in_time_with_its_traceback_on_top(
-    train, tmp_path
-):
+@pytest.mark.row("X02")
+def test_a_hook_that_raises_on_one_rank_ends_all_in_time_with_its_traceback_on_top(train, tmp_path):
     code, err = train(*LOCAL, faults=[RAISES])
     assert since_the_fault(tmp_path) < 4
     assert code == 1

@@ -44,8 +44,9 @@ def test_a_mean_taken_up_in_the_middle_goes_on_to_the_same_bits(before, after, a
     assert second.state_dict() == whole.state_dict()
 
 
+@pytest.mark.row("L22")
 @pytest.mark.parametrize("topk", [1, 2, 5])
-def test_l22_topk_accuracy_equals_exact_counts(topk):
+def test_topk_accuracy_equals_exact_counts(topk):
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(10_000, 10, generator=generator)
     targets = torch.randint(0, 10, (10_000,), generator=generator)
@@ -97,7 +98,8 @@ def test_accuracy_refuses_shapes_that_do_not_fit():
         Accuracy(0)
 
 
-def test_t17_any_torchmetrics_class_is_found_by_name():
+@pytest.mark.row("T17")
+def test_any_torchmetrics_class_is_found_by_name():
     import torchmetrics
 
     f1 = metrics.get("MulticlassF1Score", num_classes=3)
@@ -107,14 +109,16 @@ def test_t17_any_torchmetrics_class_is_found_by_name():
     assert len(metrics.available()) > 80
 
 
-def test_t17_an_unknown_name_lists_close_matches():
+@pytest.mark.row("T17")
+def test_an_unknown_name_lists_close_matches():
     with pytest.raises(
         ValueError, match="no metric is named 'MulticlasF1Score'; did you mean 'Multi"
     ):
         metrics.get("MulticlasF1Score")
 
 
-def test_t17_without_the_library_the_own_metrics_are_left(monkeypatch):
+@pytest.mark.row("T17")
+def test_without_the_library_the_own_metrics_are_left(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     assert metrics.available() == ["accuracy"]
     assert isinstance(metrics.get("accuracy"), Accuracy)

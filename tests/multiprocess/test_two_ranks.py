@@ -15,13 +15,15 @@ def found(tmp_path_factory):
     return folder, found_by_two(folder, "ranks")
 
 
-def test_o13_losses_are_weighted_by_samples_within_and_across_processes(found):
+@pytest.mark.row("O13")
+def test_losses_are_weighted_by_samples_within_and_across_processes(found):
     _, (first, second) = found
     # 2 samples at 1, then 4 at 2 and 8 at 1: a mean over 14 samples, not over batches or ranks
     assert first["uneven_shards"] == second["uneven_shards"] == (2 * 1 + 4 * 2 + 8 * 1) / 14
 
 
-def test_o13_counts_are_added_over_processes(found):
+@pytest.mark.row("O13")
+def test_counts_are_added_over_processes(found):
     from stoker import Engine, Trainer
 
     alone = Trainer(Engine(net()), [hooks.Metrics(accuracy="accuracy")], step=None)

@@ -17,7 +17,8 @@ class Model(nn.Module):
         self.head = nn.Linear(2, 2)
 
 
-def test_t11_layers_are_frozen_by_name():
+@pytest.mark.row("T11")
+def test_layers_are_frozen_by_name():
     freezer = LayerFreezer(Model())
     freezer.by_names(["head"])
     assert freezer.show_frozen_layers() == ["head"]
@@ -26,7 +27,8 @@ def test_t11_layers_are_frozen_by_name():
     assert freezer.show_frozen_layers() == []
 
 
-def test_t11_layers_are_frozen_by_index_and_slice():
+@pytest.mark.row("T11")
+def test_layers_are_frozen_by_index_and_slice():
     freezer = LayerFreezer(Model())
     freezer.by_idx([-1, 0])
     assert freezer.show_frozen_layers() == ["body", "head"]
@@ -45,7 +47,8 @@ def test_a_dotted_name_reaches_inside():
     assert freezer.status("body") == ["frozen", "frozen", "unfrozen", "unfrozen"]
 
 
-def test_t11_an_unknown_layer_is_refused_and_nothing_is_half_frozen():
+@pytest.mark.row("T11")
+def test_an_unknown_layer_is_refused_and_nothing_is_half_frozen():
     freezer = LayerFreezer(Model())
     with pytest.raises(ValueError, match="no layer named 'hed'; did you mean 'head'"):
         freezer.by_names(["neck", "hed"])
@@ -64,7 +67,8 @@ def rates(scheduler, steps: int) -> list[float]:
     return [*seen, optimizer.param_groups[0]["lr"]]
 
 
-def test_t20_the_linear_rate_is_zero_after_the_last_update_and_lr_over_n_in_it():
+@pytest.mark.row("T20")
+def test_the_linear_rate_is_zero_after_the_last_update_and_lr_over_n_in_it():
     model = net()
     optimizer = sgd(model, lr=1.0)
     scheduler = lr.linear(optimizer, total_steps=5)
@@ -79,7 +83,8 @@ def test_t20_the_linear_rate_is_zero_after_the_last_update_and_lr_over_n_in_it()
     assert optimizer.param_groups[0]["lr"] == 0.0
 
 
-def test_t20_warm_up_by_steps_wins_over_warm_up_by_ratio():
+@pytest.mark.row("T20")
+def test_warm_up_by_steps_wins_over_warm_up_by_ratio():
     make = lambda **options: lr.linear(sgd(net(), lr=1.0), 10, **options)
     assert rates(make(warmup_steps=4), 10)[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert rates(make(warmup_ratio=0.2), 10)[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])

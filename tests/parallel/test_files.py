@@ -3,6 +3,8 @@
 from collections import Counter
 from itertools import chain
 
+import pytest
+
 import file_tasks
 from pool import pool
 from toys import same_bits
@@ -12,7 +14,8 @@ def flat(lists):
     return list(chain.from_iterable(lists))
 
 
-def test_o21_loaders_are_divided_told_or_left_alone_by_fit():
+@pytest.mark.row("O21")
+def test_loaders_are_divided_told_or_left_alone_by_fit():
     (first, sampler), (second, _) = pool().run(2, file_tasks.read_by_fit)
     every = list(range(24))
     epochs = {name: heard for name, (_, heard) in first.items()}
@@ -31,7 +34,8 @@ def test_o21_loaders_are_divided_told_or_left_alone_by_fit():
         assert flat(one["unshared"][0]) == every * 2
 
 
-def test_o19_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_path):
+@pytest.mark.row("O19")
+def test_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_path):
     folder = tmp_path / "checkpoints"
     assert pool().run(2, file_tasks.starting, folder, "auto") == [(8, 8)] * 2
     refused = pool().run(2, file_tasks.starting, folder, "never")
@@ -43,7 +47,8 @@ def test_o19_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_pat
         assert f"'{folder}' is in use by process" in said
 
 
-def test_x02_o23_one_process_writes_each_shared_file(tmp_path):
+@pytest.mark.row("X02", "O23")
+def test_one_process_writes_each_shared_file(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (first, there), (second, also) = pool().run(2, file_tasks.with_writers, tmp_path / "run")
@@ -62,7 +67,8 @@ def test_x02_o23_one_process_writes_each_shared_file(tmp_path):
         assert steps[-1] == 12
 
 
-def test_c31_a_logger_is_one_and_knows_its_rank(tmp_path):
+@pytest.mark.row("C31")
+def test_a_logger_is_one_and_knows_its_rank(tmp_path):
     (one, first), (two, second) = pool().run(2, file_tasks.logging_twice, tmp_path / "run")
     assert one
     assert two
@@ -72,7 +78,8 @@ def test_c31_a_logger_is_one_and_knows_its_rank(tmp_path):
     assert names == ["log.txt", "log.txt.rank1"]
 
 
-def test_c32_one_process_draws_a_bar_that_fills_in_each_task():
+@pytest.mark.row("C32")
+def test_one_process_draws_a_bar_that_fills_in_each_task():
     first, second = pool().run(2, file_tasks.drawn)
     assert set(second.values()) == {""}
     assert "epoch 1/1" in first["fit"]
@@ -81,7 +88,8 @@ def test_c32_one_process_draws_a_bar_that_fills_in_each_task():
         assert "12/12" in text, task
 
 
-def test_l14_samples_come_in_the_same_order_wherever_a_run_is_broken_off(tmp_path):
+@pytest.mark.row("L14")
+def test_samples_come_in_the_same_order_wherever_a_run_is_broken_off(tmp_path):
     seen: Counter[int] = Counter()
     for (numbers, weights), found in pool().run(2, file_tasks.broken_everywhere, tmp_path):
         seen.update(number for step in numbers for number in step)

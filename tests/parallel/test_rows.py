@@ -31,9 +31,10 @@ ONCE_PER_UPDATE = [
 ]
 
 
+@pytest.mark.row("C28")
 @pytest.mark.parametrize("own_loop", [False, True], ids=["trainer", "own loop"])
 @pytest.mark.parametrize(("layout", "expected"), ONCE_PER_UPDATE, ids=str)
-def test_c28_gradients_of_four_batches_are_shared_once_per_update(layout, expected, own_loop):
+def test_gradients_of_four_batches_are_shared_once_per_update(layout, expected, own_loop):
     found = pool().run(layout.processes, row_tasks.counted, layout, own_loop)
     for exchanges, weights in found:
         large = {what: count for what, count in exchanges.items() if what[1] > 40}
@@ -48,8 +49,9 @@ def alone():
     return row_tasks.every_uneven(None)
 
 
+@pytest.mark.row("O13", "O22")
 @pytest.mark.parametrize("layout", [Layout(replicate=2), Layout(shard=2)], ids=str)
-def test_o13_o22_uneven_data_trains_to_what_one_process_makes_of_all_of_it(layout):
+def test_uneven_data_trains_to_what_one_process_makes_of_all_of_it(layout):
     for found in pool().run(2, row_tasks.every_uneven, layout):
         for case, (weights, losses, seen) in alone().items():
             close(found[case][0], weights)

@@ -13,7 +13,8 @@ from stoker.metrics import Accuracy
 from toys import batches, engine, loader, net, plain_loop, same_bits, samples, sgd, weights
 
 
-def test_c01_own_loop_with_an_engine_equals_the_plain_loop():
+@pytest.mark.row("C01")
+def test_own_loop_with_an_engine_equals_the_plain_loop():
     mine, theirs = net(dropout=True), net(dropout=True)
     data = batches(80)
     torch.manual_seed(1)
@@ -99,7 +100,8 @@ def test_accumulation_equals_one_big_batch_whatever_the_pieces_hold():
         torch.testing.assert_close(mine_weight, their_weight, rtol=1e-12, atol=1e-14)
 
 
-def test_x05_evaluation_and_logging_change_nothing(tmp_path):
+@pytest.mark.row("X05")
+def test_evaluation_and_logging_change_nothing(tmp_path):
     """R2: with and without looking, the same weights and the same random numbers."""
 
     def train(*, looking: bool):

@@ -131,7 +131,8 @@ def test_a_config_that_came_from_a_path_goes_on_unless_it_is_changed(tmp_path, m
     assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "run", "run-2"]
 
 
-def test_t12_tensorboard_that_is_not_installed_is_named():
+@pytest.mark.row("T12")
+def test_tensorboard_that_is_not_installed_is_named():
     code = (
         "import sys; sys.modules['tensorboard'] = None\n"
         "from stoker.events import TensorBoard\n"

@@ -86,7 +86,8 @@ def scores(*by_epoch):
 # When a run is saved, and under which name
 
 
-def test_saves_after_every_second_completed_epoch_and_after_the_last_c21(tmp_path):
+@pytest.mark.row("C21")
+def test_saves_after_every_second_completed_epoch_and_after_the_last(tmp_path):
     run_dir = tmp_path / "not" / "there" / "yet"
     train(run_dir, every="2ep", epochs=5)
     assert kept(run_dir) == [0, 10, 20, 25]  # 0: from its beginning on there is one to go on from
@@ -94,12 +95,14 @@ def test_saves_after_every_second_completed_epoch_and_after_the_last_c21(tmp_pat
     assert epochs == [2, 4, 5]
 
 
-def test_a_period_in_steps_saves_at_its_multiples_and_not_at_ends_of_epochs_c22(tmp_path):
+@pytest.mark.row("C22")
+def test_a_period_in_steps_saves_at_its_multiples_and_not_at_ends_of_epochs(tmp_path):
     train(tmp_path / "run", every="4st", epochs=3)
     assert kept(tmp_path / "run") == [0, 4, 8, 12, 15]  # 15: the end of the run
 
 
-def test_a_checkpoint_is_named_by_its_step_and_the_end_is_the_newest_l10(tmp_path):
+@pytest.mark.row("L10")
+def test_a_checkpoint_is_named_by_its_step_and_the_end_is_the_newest(tmp_path):
     train(tmp_path / "run", every="3st", max_steps=7)
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     names = ["step-00000000", "step-00000003", "step-00000006", "step-00000007"]
@@ -107,7 +110,8 @@ def test_a_checkpoint_is_named_by_its_step_and_the_end_is_the_newest_l10(tmp_pat
     assert checkpoints.newest() == at(tmp_path / "run", 7)
 
 
-def test_a_checkpoint_holds_the_weights_of_the_step_it_is_named_by_o17(tmp_path):
+@pytest.mark.row("O17")
+def test_a_checkpoint_holds_the_weights_of_the_step_it_is_named_by(tmp_path):
     train(tmp_path / "run", every="3st", epochs=2)
     assert kept(tmp_path / "run") == [0, 3, 6, 9, 10]
     for step in (3, 6, 9, 10):
@@ -118,8 +122,9 @@ def test_a_checkpoint_holds_the_weights_of_the_step_it_is_named_by_o17(tmp_path)
         )
 
 
+@pytest.mark.row("L20")
 @pytest.mark.parametrize(("accumulate", "count"), [(1, 20), (4, 80)])
-def test_periods_count_updates_with_and_without_accumulation_l20(tmp_path, accumulate, count):
+def test_periods_count_updates_with_and_without_accumulation(tmp_path, accumulate, count):
     validated = []
     seen = Callback(before_val=lambda run: validated.append(run.step))
     train(
@@ -130,25 +135,29 @@ def test_periods_count_updates_with_and_without_accumulation_l20(tmp_path, accum
     assert validated == [2, 4, 5]
 
 
+@pytest.mark.row("T15")
 @pytest.mark.parametrize(("every", "steps"), [("2ep", [0, 10, 15]), ("4st", [0, 4, 8, 12, 15])])
-def test_batches_of_validation_do_not_count_for_a_period_t15(tmp_path, every, steps):
+def test_batches_of_validation_do_not_count_for_a_period(tmp_path, every, steps):
     train(tmp_path / "run", every=every, val=batches(12), validate_every="1st", epochs=3)
     assert kept(tmp_path / "run") == steps
 
 
-def test_a_period_is_in_epochs_or_in_steps_and_not_both_t15():
+@pytest.mark.row("T15")
+def test_a_period_is_in_epochs_or_in_steps_and_not_both():
     with pytest.raises(ValueError, match="a period is written as"):
         Every.of("2ep 3st")
 
 
-def test_a_second_checkpoint_hook_is_refused_and_not_left_unused_t15(tmp_path):
+@pytest.mark.row("T15")
+def test_a_second_checkpoint_hook_is_refused_and_not_left_unused(tmp_path):
     second = hooks.Checkpoint("3st", folder=tmp_path / "second")
     second.name = "second"
     with pytest.raises(ValueError, match="Checkpoint"):
         train(tmp_path / "run", second, epochs=1)
 
 
-def test_the_epoch_in_which_early_stopping_ends_a_run_is_saved_t15(tmp_path):
+@pytest.mark.row("T15")
+def test_the_epoch_in_which_early_stopping_ends_a_run_is_saved(tmp_path):
     stopping = hooks.EarlyStopping("val/score", patience=2)
     train(tmp_path / "run", scores(3, 2, 1), stopping, every="10ep", val=batches(4), epochs=9)
     assert kept(tmp_path / "run") == [0, 15]
@@ -158,14 +167,16 @@ def test_the_epoch_in_which_early_stopping_ends_a_run_is_saved_t15(tmp_path):
 # What is kept
 
 
-def test_keeping_two_counts_what_the_run_left_before_it_went_on_l11(tmp_path):
+@pytest.mark.row("L11")
+def test_keeping_two_counts_what_the_run_left_before_it_went_on(tmp_path):
     train(tmp_path / "run", keep=2, epochs=2)
     assert kept(tmp_path / "run") == [5, 10]
     train(tmp_path / "run", keep=2, epochs=3)
     assert kept(tmp_path / "run") == [10, 15]
 
 
-def test_neither_the_best_nor_the_last_is_ever_removed_l11(tmp_path):
+@pytest.mark.row("L11")
+def test_neither_the_best_nor_the_last_is_ever_removed(tmp_path):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
     train(tmp_path / "run", scores(1, 9, 2), epochs=3, **how)
     assert kept(tmp_path / "run") == [10, 15]
@@ -173,21 +184,24 @@ def test_neither_the_best_nor_the_last_is_ever_removed_l11(tmp_path):
     assert kept(tmp_path / "run") == [10, 25]
 
 
-def test_only_a_strictly_better_result_takes_the_place_of_the_best_l12(tmp_path):
+@pytest.mark.row("L12")
+def test_only_a_strictly_better_result_takes_the_place_of_the_best(tmp_path):
     for mode, values in (("max", (1, 3, 3, 2)), ("min", (3, 1, 1, 2))):
         how = {"keep": 1, "best": "val/score", "mode": mode, "val": batches(4)}
         train(tmp_path / mode, scores(*values), epochs=4, **how)
         assert kept(tmp_path / mode) == [10, 20]
 
 
+@pytest.mark.row("L12")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_result_that_is_no_finite_number_is_never_the_best_l12(tmp_path, value):
+def test_a_result_that_is_no_finite_number_is_never_the_best(tmp_path, value):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
     train(tmp_path / "run", scores(3, value, 2), epochs=3, **how)
     assert kept(tmp_path / "run") == [5, 15]
 
 
-def test_the_best_before_a_resume_is_not_forgotten_and_not_gone_on_from_l12(tmp_path):
+@pytest.mark.row("L12")
+def test_the_best_before_a_resume_is_not_forgotten_and_not_gone_on_from(tmp_path):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
     train(tmp_path / "run", scores(9, 1), epochs=2, **how)
     train(tmp_path / "run", scores(9, 1, 2, 3), epochs=4, **how)
@@ -195,13 +209,15 @@ def test_the_best_before_a_resume_is_not_forgotten_and_not_gone_on_from_l12(tmp_
     assert Checkpoints(tmp_path / "run" / "checkpoints").newest() == at(tmp_path / "run", 20)
 
 
-def test_an_improvement_is_saved_between_two_periods_l12(tmp_path):
+@pytest.mark.row("L12")
+def test_an_improvement_is_saved_between_two_periods(tmp_path):
     how = {"every": "4ep", "best": "val/score", "val": batches(4)}
     train(tmp_path / "run", scores(1, 9, 2, 3), epochs=4, **how)
     assert 10 in kept(tmp_path / "run")
 
 
-def test_the_best_value_of_early_stopping_is_not_forgotten_l12(tmp_path):
+@pytest.mark.row("L12")
+def test_the_best_value_of_early_stopping_is_not_forgotten(tmp_path):
     train(tmp_path / "run", scores(9, 1), hooks.EarlyStopping("val/score", patience=3),
           val=batches(4), epochs=2)  # fmt: skip
     stopping = hooks.EarlyStopping("val/score", patience=3)
@@ -213,7 +229,8 @@ def test_the_best_value_of_early_stopping_is_not_forgotten_l12(tmp_path):
 # What is in a checkpoint
 
 
-def test_a_state_has_counters_model_optimizer_and_scheduler_and_all_come_back_o20(tmp_path):
+@pytest.mark.row("O20")
+def test_a_state_has_counters_model_optimizer_and_scheduler_and_all_come_back(tmp_path):
     first = lively(tmp_path / "run", epochs=2)
     shared = Checkpoints(tmp_path / "run" / "checkpoints").load(at(tmp_path / "run", 10)).shared
     assert (shared["run"]["epoch"], shared["run"]["step"], shared["run"]["samples"]) == (2, 10, 40)
@@ -224,7 +241,8 @@ def test_a_state_has_counters_model_optimizer_and_scheduler_and_all_come_back_o2
     assert (again.run.epoch, again.run.step, again.run.samples) == (2, 10, 40)
 
 
-def test_the_place_within_an_epoch_comes_back_in_batches_o20(tmp_path):
+@pytest.mark.row("O20")
+def test_the_place_within_an_epoch_comes_back_in_batches(tmp_path):
     train(tmp_path / "run", accumulate=2, max_steps=2, data=loader())
     seen = []
     spy = Callback(after_step=lambda run: seen.extend(run.batches))
@@ -233,21 +251,24 @@ def test_the_place_within_an_epoch_comes_back_in_batches_o20(tmp_path):
     assert seen[0][0].equal(batches()[4][0])
 
 
-def test_a_file_of_weights_holds_no_optimizer_o20(tmp_path):
+@pytest.mark.row("O20")
+def test_a_file_of_weights_holds_no_optimizer(tmp_path):
     made = lively(tmp_path / "run", hooks.SaveWeights(), epochs=1)
     names = set(made.engine.model.state_dict())
     for file in (tmp_path / "run", at(tmp_path / "run", 5)):
         assert set(load_file(file / "model.safetensors")) == names
 
 
-def test_weights_of_a_checkpoint_load_strictly_into_a_bare_model_t08(tmp_path):
+@pytest.mark.row("T08")
+def test_weights_of_a_checkpoint_load_strictly_into_a_bare_model(tmp_path):
     made = train(tmp_path / "a" / "b" / "run", epochs=2)
     model = net(seed=1)
     model.load_state_dict(load_file(at(tmp_path / "a" / "b" / "run", 10) / "model.safetensors"))
     assert same_bits(model, made.engine.model)
 
 
-def test_a_checkpoint_tells_people_its_layers_settings_and_last_results_t08(tmp_path, capsys):
+@pytest.mark.row("T08")
+def test_a_checkpoint_tells_people_its_layers_settings_and_last_results(tmp_path, capsys):
     made = train(tmp_path / "run", val=batches(8), epochs=2)
     assert main(["ckpt", "show", str(at(tmp_path / "run", 10))]) == 0
     said = capsys.readouterr().out
@@ -261,7 +282,8 @@ def test_a_checkpoint_tells_people_its_layers_settings_and_last_results_t08(tmp_
 # Going on
 
 
-def test_a_run_goes_on_from_a_checkpoint_that_was_prepared_z04(tmp_path):
+@pytest.mark.row("Z04")
+def test_a_run_goes_on_from_a_checkpoint_that_was_prepared(tmp_path):
     train(tmp_path / "first", every="5ep", epochs=20)
     whole = train(tmp_path / "whole", every="5ep", epochs=25)
     made = train(tmp_path / "run", every="5ep", epochs=25, resume=at(tmp_path / "first", 100))
@@ -269,14 +291,16 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_prepared_z04(tmp_path):
     assert same_bits(made.engine.model, whole.engine.model)
 
 
-def test_a_checkpoint_to_go_on_from_that_is_not_there_is_named_z04(tmp_path):
+@pytest.mark.row("Z04")
+def test_a_checkpoint_to_go_on_from_that_is_not_there_is_named(tmp_path):
     path = at(tmp_path / "first", 100)
     with pytest.raises(CheckpointError, match=str(path)):
         train(tmp_path / "run", epochs=1, resume=path)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_folder_of_a_run_means_its_newest_checkpoint_z05(tmp_path):
+@pytest.mark.row("Z05")
+def test_the_folder_of_a_run_means_its_newest_checkpoint(tmp_path):
     train(tmp_path / "first", epochs=3)
     steps = []
     seen = Callback(after_step=lambda run: steps.append(run.step))
@@ -284,7 +308,8 @@ def test_the_folder_of_a_run_means_its_newest_checkpoint_z05(tmp_path):
     assert steps == [16, 17, 18, 19, 20]
 
 
-def test_finetuning_loads_weights_alone_and_begins_at_epoch_0_z05(tmp_path):
+@pytest.mark.row("Z05")
+def test_finetuning_loads_weights_alone_and_begins_at_epoch_0(tmp_path):
     first = lively(tmp_path / "first", epochs=2)
     made = trainer(model=net(dropout=True, norm=True, seed=1))
     assert not any(load_weights(made.engine.model, tmp_path / "first").values())
@@ -295,7 +320,8 @@ def test_finetuning_loads_weights_alone_and_begins_at_epoch_0_z05(tmp_path):
     assert (made.run.epoch, made.run.step) == (1, 5)
 
 
-def test_missing_unexpected_and_misshapen_weights_are_three_groups_l16(tmp_path, caplog):
+@pytest.mark.row("L16")
+def test_missing_unexpected_and_misshapen_weights_are_three_groups(tmp_path, caplog):
     class Two(nn.Module):
         def __init__(self, width, name):
             super().__init__()
@@ -317,7 +343,8 @@ def test_missing_unexpected_and_misshapen_weights_are_three_groups_l16(tmp_path,
     assert new.wide.weight.equal(wide)
 
 
-def test_after_a_completed_epoch_the_next_one_follows_z06(tmp_path):
+@pytest.mark.row("Z06")
+def test_after_a_completed_epoch_the_next_one_follows(tmp_path):
     seen, whole_seen = [], []
     into = {True: seen, False: whole_seen}
 
@@ -332,7 +359,8 @@ def test_after_a_completed_epoch_the_next_one_follows_z06(tmp_path):
     assert same(made.engine.state_dict()["model"], whole.engine.state_dict()["model"])
 
 
-def test_resume_at_the_end_of_epoch_1_trains_only_epoch_2_t09(tmp_path):
+@pytest.mark.row("T09")
+def test_resume_at_the_end_of_epoch_1_trains_only_epoch_2(tmp_path):
     whole = lively(tmp_path / "whole", every="1ep", epochs=2)
     steps = []
     seen = Callback(after_step=lambda run: steps.append(run.step))
@@ -343,8 +371,9 @@ def test_resume_at_the_end_of_epoch_1_trains_only_epoch_2_t09(tmp_path):
     assert same(made.engine.state_dict(), whole.engine.state_dict())  # moments and rates, too
 
 
+@pytest.mark.row("L13")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run_l13(tmp_path, precision):
+def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run(tmp_path, precision):
     def killed_in_step_9(run):
         if run.step == 8:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -360,7 +389,8 @@ def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run_l13(tmp_path, 
     assert same(made.engine.state_dict(), undisturbed.engine.state_dict())
 
 
-def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so_l15(tmp_path, caplog):
+@pytest.mark.row("L15")
+def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so(tmp_path, caplog):
     lively(tmp_path / "run", max_steps=8)
     with caplog.at_level(logging.INFO):
         again = lively(tmp_path / "run", max_steps=8)
@@ -371,7 +401,8 @@ def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so_l15(tmp_pa
     assert same_bits(more.engine.model, lively(tmp_path / "whole", max_steps=12).engine.model)
 
 
-def test_a_run_that_stopped_early_goes_on_when_given_more_epochs_l15(tmp_path):
+@pytest.mark.row("L15")
+def test_a_run_that_stopped_early_goes_on_when_given_more_epochs(tmp_path):
     def stopping():
         return hooks.EarlyStopping("val/score", patience=2)
 
@@ -382,7 +413,8 @@ def test_a_run_that_stopped_early_goes_on_when_given_more_epochs_l15(tmp_path):
     assert train(tmp_path / "run", values, stopping(), epochs=6, **how).run.epoch == 6
 
 
-def test_max_steps_ends_at_exactly_so_many_updates_also_after_a_resume_o11(tmp_path):
+@pytest.mark.row("O11")
+def test_max_steps_ends_at_exactly_so_many_updates_also_after_a_resume(tmp_path):
     assert train(tmp_path / "run", epochs=9, max_steps=7).run.step == 7
     steps = []
     seen = Callback(after_step=lambda run: steps.append(run.step))
@@ -390,7 +422,8 @@ def test_max_steps_ends_at_exactly_so_many_updates_also_after_a_resume_o11(tmp_p
     assert steps == [8, 9, 10, 11]
 
 
-def test_whichever_of_epochs_and_max_steps_comes_first_ends_a_run_o11():
+@pytest.mark.row("O11")
+def test_whichever_of_epochs_and_max_steps_comes_first_ends_a_run():
     made = trainer()
     made.fit(batches(), epochs=1, max_steps=7)
     assert made.run.step == 5
@@ -401,7 +434,8 @@ def test_whichever_of_epochs_and_max_steps_comes_first_ends_a_run_o11():
 # Saving and loading by hand
 
 
-def test_load_takes_up_weights_and_epoch_of_what_save_wrote_t10(tmp_path):
+@pytest.mark.row("T10")
+def test_load_takes_up_weights_and_epoch_of_what_save_wrote(tmp_path):
     first = trainer()
     first.fit(batches(), epochs=2)
     path = first.save(tmp_path / "by hand")
@@ -414,7 +448,8 @@ def test_load_takes_up_weights_and_epoch_of_what_save_wrote_t10(tmp_path):
     assert same_bits(second.engine.model, first.engine.model)
 
 
-def test_a_trainer_is_at_the_epoch_of_what_it_loaded_t10(tmp_path):
+@pytest.mark.row("T10")
+def test_a_trainer_is_at_the_epoch_of_what_it_loaded(tmp_path):
     first = trainer()
     first.fit(batches(), epochs=2)
     second = trainer()
@@ -423,7 +458,8 @@ def test_a_trainer_is_at_the_epoch_of_what_it_loaded_t10(tmp_path):
     assert second.save(tmp_path / "again").name == "step-00000010"
 
 
-def test_a_trainer_that_trained_goes_back_to_what_it_loads_t10(tmp_path):
+@pytest.mark.row("T10")
+def test_a_trainer_that_trained_goes_back_to_what_it_loads(tmp_path):
     made = trainer()
     made.fit(batches(), epochs=1)
     path = made.save(tmp_path / "by hand")
@@ -436,7 +472,8 @@ def test_a_trainer_that_trained_goes_back_to_what_it_loads_t10(tmp_path):
     assert same_bits(made.engine.model, expected)
 
 
-def test_save_without_overwrite_leaves_what_is_there_t10(tmp_path):
+@pytest.mark.row("T10")
+def test_save_without_overwrite_leaves_what_is_there(tmp_path):
     made = trainer()
     path = made.save(tmp_path / "by hand")
     before = (path / "MANIFEST.json").stat()
@@ -448,8 +485,9 @@ def test_save_without_overwrite_leaves_what_is_there_t10(tmp_path):
 # What goes wrong
 
 
+@pytest.mark.row("O18")
 @pytest.mark.parametrize("harm", ["unfinished", "cut", "lost"])
-def test_the_newest_whole_checkpoint_is_found_whatever_a_crash_left_o18(tmp_path, harm):
+def test_the_newest_whole_checkpoint_is_found_whatever_a_crash_left(tmp_path, harm):
     train(tmp_path / "run", epochs=3)
     newest = at(tmp_path / "run", 15)
     if harm == "unfinished":
@@ -465,7 +503,8 @@ def test_the_newest_whole_checkpoint_is_found_whatever_a_crash_left_o18(tmp_path
     assert steps == [11, 12, 13, 14, 15]
 
 
-def test_a_new_run_leaves_a_folder_with_checkpoints_alone_o19(tmp_path):
+@pytest.mark.row("O19")
+def test_a_new_run_leaves_a_folder_with_checkpoints_alone(tmp_path):
     train(tmp_path / "run", epochs=2)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*") if p.is_file()}
     made = train(tmp_path / "run", epochs=1, resume="never")
@@ -474,7 +513,8 @@ def test_a_new_run_leaves_a_folder_with_checkpoints_alone_o19(tmp_path):
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
-def test_a_new_run_is_refused_a_checkpoint_folder_of_another_o19(tmp_path):
+@pytest.mark.row("O19")
+def test_a_new_run_is_refused_a_checkpoint_folder_of_another(tmp_path):
     def fit(epochs, resume):
         made = trainer(hooks.Checkpoint("1ep", folder=tmp_path / "checkpoints"))
         made.fit(batches(), epochs=epochs, resume=resume)
@@ -487,10 +527,11 @@ def test_a_new_run_is_refused_a_checkpoint_folder_of_another_o19(tmp_path):
     assert kept(tmp_path) == [5, 10, 15]
 
 
+@pytest.mark.row("X01")
 @pytest.mark.parametrize(
     "point", ["partial-made", "before-manifest", "before-rename", "renamed", "before-removal"]
 )
-def test_a_kill_during_a_save_leaves_a_whole_checkpoint_to_go_on_from_x01(tmp_path, point):
+def test_a_kill_during_a_save_leaves_a_whole_checkpoint_to_go_on_from(tmp_path, point):
     doomed = partial(train, tmp_path / "run", keep=1, epochs=4)
     assert in_child(doomed, STOKER_KILL_AT=f"{point}:3") == KILLED
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
@@ -510,7 +551,8 @@ def refuse_pickles():
     sys.addaudithook(refuse)
 
 
-def test_nothing_is_unpickled_to_go_on_x06(tmp_path):
+@pytest.mark.row("X06")
+def test_nothing_is_unpickled_to_go_on(tmp_path):
     def goes_on():
         refuse_pickles()
         assert lively(tmp_path / "run", epochs=3).run.step == 15
@@ -530,13 +572,15 @@ def test_nothing_is_unpickled_to_go_on_x06(tmp_path):
     assert {path.suffix for path in files} == {".json", ".safetensors"}
 
 
-def test_weights_in_a_pickle_are_refused_in_words_x06(tmp_path):
+@pytest.mark.row("X06")
+def test_weights_in_a_pickle_are_refused_in_words(tmp_path):
     torch.save(net().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="stoker ckpt import"):
         load_weights(net(), tmp_path / "weights.pt")
 
 
-def test_a_checkpoint_moved_elsewhere_goes_on_alike_x06(tmp_path):
+@pytest.mark.row("X06")
+def test_a_checkpoint_moved_elsewhere_goes_on_alike(tmp_path):
     lively(tmp_path / "run", epochs=1)
     shutil.copytree(at(tmp_path / "run", 5), tmp_path / "elsewhere" / "step-00000005")
     made = lively(tmp_path / "new", epochs=2, resume=tmp_path / "elsewhere")
