@@ -1,13 +1,12 @@
 """The checkpoints of a run: their sizes, and whether they are whole."""
 
-import re
 from typing import Any
 
 from stoker.board.safe_files import Folder
 from stoker.checkpoint.format.manifest import NAME, Manifest, faults_of
+from stoker.checkpoint.format.names import step_in_name
 from stoker.core.errors import CheckpointError
 
-_STEP = re.compile(r"step-(\d{8,15})")
 _BROKEN = (CheckpointError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 MOST = 500
 """How many checkpoints are shown, the newest."""
@@ -16,14 +15,14 @@ MOST = 500
 def checkpoints_of(run: Folder) -> list[dict[str, Any]]:
     """The checkpoints of a run, newest first, judged by their manifests and sizes."""
     folder = run.below("checkpoints")
-    names = [name for name in folder.folders() if _STEP.fullmatch(name)]
-    names = sorted(names, key=_step, reverse=True)[:MOST]
+    names = [name for name in folder.folders() if step_in_name(name) is not None]
+    names = sorted(names, key=lambda name: step_in_name(name) or 0, reverse=True)[:MOST]
     return [_at_a_glance(folder.below(name)) for name in names]
 
 
 def verified(run: Folder, name: str) -> dict[str, Any]:
     """One checkpoint, judged by every byte of it."""
-    if not _STEP.fullmatch(name):
+    if step_in_name(name) is None:
         raise FileNotFoundError(name)
     folder = run.below("checkpoints", name)
     with folder.opened():
@@ -39,7 +38,7 @@ def _at_a_glance(folder: Folder) -> dict[str, Any]:
     when = folder.stat(NAME)
     row: dict[str, Any] = {
         "name": folder.parts[-1],
-        "step": _step(folder.parts[-1]),
+        "step": step_in_name(folder.parts[-1]),
         "size": sum(sizes.values()),
         "time": when.st_mtime if when is not None else None,
         "metrics": {},
@@ -64,8 +63,3 @@ def _at_a_glance(folder: Folder) -> dict[str, Any]:
 def _numbers(metrics: Any) -> dict[str, float]:
     found = metrics.items() if isinstance(metrics, dict) else ()
     return {str(k): float(v) for k, v in found if isinstance(v, int | float)}
-
-
-def _step(name: str) -> int:
-    match = _STEP.fullmatch(name)
-    return int(match[1]) if match else -1

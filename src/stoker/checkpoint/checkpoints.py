@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from stoker.checkpoint.format.manifest import Manifest, faults_of
+from stoker.checkpoint.format.names import checkpoint_name
 from stoker.checkpoint.read.load import Loaded, read_checkpoint
 from stoker.checkpoint.retention import Best, Retention
 from stoker.checkpoint.sharding.rank_channel import RankChannel
 from stoker.checkpoint.write.background import Background
-from stoker.checkpoint.write.commit import clean, name_of, publish, remove, step_of, write_files
+from stoker.checkpoint.write.commit import clean, publish, remove, step_of, write_files
 from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
@@ -128,7 +129,7 @@ class Checkpoints:
         self.background.start(lambda: self._commit(snapshot))
         if wait:
             self.wait()
-        return self.folder / name_of(step)
+        return self.folder / checkpoint_name(step)
 
     def wait(self) -> None:
         """Wait until the save under way is on the disk; raise its error if it failed."""
@@ -209,7 +210,7 @@ class Checkpoints:
     def _commit(self, snapshot: Snapshot) -> None:
         """Bring a snapshot to the disk; all processes, in the background."""
         assert self._peers is not None
-        partial = self.folder / f".{name_of(snapshot.step)}.partial-{self._owner}"
+        partial = self.folder / f".{checkpoint_name(snapshot.step)}.partial-{self._owner}"
         try:
             with self._peers.together():
                 records = self._write(partial, snapshot)
@@ -228,7 +229,7 @@ class Checkpoints:
         if self._peers.rank == 0:
             self._remove_old(snapshot.step)
             if self._on_saved is not None:
-                self._on_saved(self.folder / name_of(snapshot.step))
+                self._on_saved(self.folder / checkpoint_name(snapshot.step))
 
     def _write(self, partial: Path, snapshot: Snapshot) -> dict[str, Record]:
         try:
@@ -263,7 +264,7 @@ class Checkpoints:
     def _info(self, step: int) -> dict[str, Any] | None:
         """The info of a checkpoint if it is whole; looked at once."""
         if step not in self._infos:
-            path = self.folder / name_of(step)
+            path = self.folder / checkpoint_name(step)
             self._infos[step] = None if faults_of(path) else Manifest.read(path).info
         return self._infos[step]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stoker.build import Job, assembled
 from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import step_in_name
 from stoker.cli.exit_codes import INTERRUPTED, OK
 from stoker.cli.launching import in_processes, wants_processes
 from stoker.cli.main import modules_that_stay
@@ -127,7 +128,7 @@ def _weights(options: argparse.Namespace, job: Job) -> Path:
 def _step_of(path: Path) -> int:
     """The step that weights or a checkpoint are of."""
     if path.is_dir():
-        return int(path.name.rpartition("-")[2])
+        return step_in_name(path.name) or 0
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

@@ -5,7 +5,6 @@ Nothing here fails because of what a file holds: what cannot be read is said in 
 
 import json
 import math
-import re
 import struct
 from array import array
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
+from stoker.checkpoint.format.names import step_in_name
 from stoker.core.errors import CheckpointError
 from stoker.report.goodput import Goodput, goodput_of, read_ledger
 
@@ -197,8 +197,7 @@ def _checkpoints(folder: Path, quick: bool) -> list[Saved]:
 
 
 def _saved(path: Path, quick: bool) -> Saved:
-    digits = re.fullmatch(r"step-(\d{1,15})", path.name)
-    step = int(digits[1]) if digits else None
+    step = step_in_name(path.name)
     try:
         faults = faults_at_a_glance(path) if quick else faults_of(path)
         info = Manifest.read(path).info if (path / NAME).exists() else {}

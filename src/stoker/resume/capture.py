@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
+from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
@@ -149,7 +150,8 @@ class RunState:
 
     def save(self, folder: Path, validated_at: int, *, overwrite: bool) -> Path:
         """Save a run that is between two fits; where the checkpoint is."""
-        there = [path for path in Checkpoints(folder).list() if _step_of(path) == self.run.step]
+        saved = Checkpoints(folder).list()
+        there = [path for path in saved if step_in_name(path.name) == self.run.step]
         if there and not overwrite:
             raise FileExistsError(f"'{there[0]}' is there already, and overwrite is False")
         shared, own = self.shared("between", validated_at, None), self.own(self.run.feeder)
@@ -249,10 +251,6 @@ def settings_of(run: Run) -> dict[str, Any]:
         "total_steps": run.total_steps if engine.lr_schedulers else None,
         "layout": str(engine.layout),
     }
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
 
 
 def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:

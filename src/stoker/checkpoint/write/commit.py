@@ -9,29 +9,21 @@ Whatever moment the process is killed at, the names that do not begin with a dot
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from stoker.checkpoint.format.manifest import NAME, Manifest, faults_of
+from stoker.checkpoint.format.names import checkpoint_name, step_in_name
 from stoker.core.errors import CheckpointError
 from stoker.storage import crash_points as points
 from stoker.storage.local import Record, sync_folder, write_file
 
-_STEP = re.compile(r"step-(\d{8,})")
-
-
-def name_of(step: int) -> str:
-    """The folder name of a step."""
-    return f"step-{step:08}"
-
 
 def step_of(path: Path) -> int | None:
     """The step of a whole checkpoint; None for anything else."""
-    match = _STEP.fullmatch(path.name)
-    return int(match[1]) if match and (path / NAME).is_file() else None
+    return step_in_name(path.name) if (path / NAME).is_file() else None
 
 
 def write_files(
@@ -49,7 +41,7 @@ def publish(partial: Path, manifest: Manifest) -> Path:
     write_file(partial / NAME, [manifest.text().encode()])
     points.at("manifest-written")
     sync_folder(partial)
-    final = partial.with_name(name_of(manifest.step))
+    final = partial.with_name(checkpoint_name(manifest.step))
     aside = final.with_name(f".aside-{final.name}")
     points.at("before-rename")
     if final.exists():

@@ -1,21 +1,20 @@
 """Which checkpoints a path means, and how their sizes and ages are said."""
 
-import re
 import sys
 from pathlib import Path
 
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import NAME
+from stoker.checkpoint.format.names import step_in_name
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 
-_STEP = re.compile(r"step-(\d{8,})")
 _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint or, by its name, was to be one."""
-    return path.is_dir() and ((path / NAME).exists() or _STEP.fullmatch(path.name) is not None)
+    return path.is_dir() and ((path / NAME).exists() or step_in_name(path.name) is not None)
 
 
 def folder_of(path: Path) -> Path:
@@ -35,10 +34,12 @@ def all_in(path: Path) -> list[Path]:
     if is_checkpoint(path):
         return [path]
     folder = folder_of(path)
-    found = [one for one in folder.iterdir() if is_checkpoint(one) and _STEP.fullmatch(one.name)]
+    found = [
+        one for one in folder.iterdir() if is_checkpoint(one) and step_in_name(one.name) is not None
+    ]
     if not found:
         raise ConfigError(f"there is no checkpoint in '{folder}', {_EXPECTED}")
-    return sorted(found, key=step_in_name)
+    return sorted(found, key=lambda one: step_in_name(one.name) or 0)
 
 
 def one_in(path: Path) -> Path:
@@ -51,12 +52,6 @@ def one_in(path: Path) -> Path:
         raise ConfigError(f"there is no whole checkpoint in '{folder}', {_EXPECTED}")
     print(f"checkpoint {newest}", file=sys.stderr)
     return newest
-
-
-def step_in_name(path: Path) -> int:
-    """The step that the name of a checkpoint tells; -1 where it has another name."""
-    match = _STEP.fullmatch(path.name)
-    return int(match[1]) if match else -1
 
 
 def size_of(path: Path) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 
 from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
+from stoker.checkpoint.format.names import step_in_name
 from stoker.checkpoint.retention import Best
-from stoker.cli.ckpt.find import all_in, said_age, size_of, step_in_name
+from stoker.cli.ckpt.find import all_in, said_age, size_of
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage.local import said_size
@@ -75,7 +76,8 @@ def verify(options: argparse.Namespace) -> int:
 def _row(path: Path, *, quick: bool) -> _Row | None:
     """What is known of a checkpoint; None if a run that lives has removed it meanwhile."""
     faults = faults_at_a_glance(path) if quick else faults_of(path)
-    step, info = step_in_name(path), {}
+    named, info = step_in_name(path.name), {}
+    step = -1 if named is None else named
     try:
         manifest = Manifest.read(path)
         step, info = manifest.step, manifest.info

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from stoker import Run
 from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import step_in_name
 from stoker.checkpoint.write.commit import remove
 from stoker.core.errors import did_you_mean
 from stoker.dialects.adapter import link
@@ -144,7 +145,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
     def saved(self, path: Path) -> None:
         """Give it its names, and let go of those that are too many."""
         self._remove_old(path.parent)
-        step, names = int(path.name.rpartition("-")[2]), []
+        step, names = step_in_name(path.name) or 0, []
         if step and step % self._period == 0:
             names.append(f"{self._prefix}_{step - 1:07d}")
         if step == self._max_iter:
@@ -161,7 +162,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
     def _remove_old(self, folder: Path) -> None:
         """Keep the newest by period, and the newest of all; the end of an earlier run goes."""
         paths = Checkpoints(folder).list()
-        steps = [int(path.name.rpartition("-")[2]) for path in paths]
+        steps = [step_in_name(path.name) or 0 for path in paths]
         periodic = [step for step in steps if step and step % self._period == 0]
         stay = {steps[-1], *periodic[-(self._to_keep or len(periodic)) :]}
         for step, path in zip(steps, paths, strict=True):

@@ -20,6 +20,7 @@ from stoker import Run, hooks
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import NAME as MANIFEST
 from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import checkpoint_name
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.resume.lookup import find_checkpoint
@@ -85,7 +86,7 @@ class Folders(hooks.Checkpoint):
 
     def _path(self, step: int) -> Path:
         assert self.checkpoints is not None
-        return self.checkpoints.folder / f"step-{step:08d}"
+        return self.checkpoints.folder / checkpoint_name(step)
 
     def _name(self) -> str | None:
         run = self._run

@@ -13,6 +13,7 @@ from torch import nn
 
 from stoker import Engine, Trainer, launch, load_weights
 from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.data.feeder import count_of
@@ -146,7 +147,7 @@ class PyTorchEstimator:
         self._epochs = done.epoch if ended else goal
         if done.step:  # else an earlier attempt is further than this fit
             saved = Checkpoints(Path(job.folder) / "checkpoints").list()
-            self._at = next(p for p in saved if int(p.name.rpartition("-")[2]) == done.step)
+            self._at = next(p for p in saved if step_in_name(p.name) == done.step)
         return [row for row in done.rows if row["epoch"] > before]
 
     def evaluate(
