@@ -575,7 +575,7 @@ def test_fit_without_an_optimizer_fails_before_touching_data():
 
 @pytest.mark.row("T16")
 def test_a_hook_can_stop_an_epoch_and_the_next_one_begins():
-    run = trainer(Callback(after_step=lambda r: r.ask("end_epoch") if r.step == 2 else None))
+    run = trainer(Callback(after_step=lambda r: r.request("end_epoch") if r.step == 2 else None))
     run.fit(batches(20), epochs=2)
     assert (run.run.step, run.run.epoch) == (2 + 5, 2)
 
@@ -626,7 +626,7 @@ def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
     order = []
     run = trainer(
         Callback(
-            after_epoch=lambda r: (order.append("epoch"), r.epoch == 1 and r.ask("evaluate")),
+            after_epoch=lambda r: (order.append("epoch"), r.epoch == 1 and r.request("evaluate")),
             after_val=lambda r: order.append("val"),
         )
     )

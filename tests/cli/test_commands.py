@@ -280,7 +280,7 @@ def test_the_calendar_is_what_happens(stoker, folder, overrides, steps, validati
 def test_explain_tells_of_a_reader_before_its_maker(stoker, folder):
     (folder / "early.py").write_text(
         "from stoker import Hook\n\n\nclass Early(Hook):\n    priority = 5\n"
-        "    reads = ('val/loss',)\n"
+        "    consumes = ('val/loss',)\n"
     )
     _, out, _ = stoker("explain", "cfg.yaml", "+hooks={_target_: early.Early}")
     assert "conflict: Early (priority 5) reads 'val/loss' before Loss" in out

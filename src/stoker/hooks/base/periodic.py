@@ -46,19 +46,19 @@ class Periodic(Hook):
         """Act when steps, minutes or a wish say so."""
         if run.step % self._steps == 0 or self._by_clock or run.requests.active:
             every, request = self.every, self.request
-            asked = request is not None and run.asked(request)
+            asked = request is not None and run.requested(request)
             since = dist.now() - self._acted_when
             if asked or (every and (every.at_step(run.step) or every.at_seconds(since))):
                 self.act_once(run)
 
     def after_val(self, run: Run) -> None:
         """Act when a wish says so: "save", for one, because a result is the best so far."""
-        if self.request is not None and run.asked(self.request):
+        if self.request is not None and run.requested(self.request):
             self.act_once(run)
 
     def after_epoch(self, run: Run) -> None:
         """Act when epochs or a wish say so."""
-        asked = self.request is not None and run.asked(self.request)
+        asked = self.request is not None and run.requested(self.request)
         if asked or (self.every is not None and self.every.at_epoch(run.epoch)):
             self.act_once(run)
 
