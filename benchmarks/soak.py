@@ -1,8 +1,8 @@
 """Kill a training hundreds of times, resume it each time, and see that it ends at the same bits.
 
-The training is the one of tests/killed.py: dropout, batch norm, noise in the data, accumulation,
-a schedule, clipping, EMA, early stopping, the best weights, two writers. Every proof is killed at
-other moments.
+The training is the one of tests/support/killable_run.py: dropout, batch norm, noise in the data,
+accumulation, a schedule, clipping, EMA, early stopping, the best weights, two writers. Each proof
+kills at different moments.
 
     python benchmarks/soak.py [--kills 500]
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from killed import train  # noqa: E402
 from stoker.testing import prove  # noqa: E402
+from support.killable_run import train  # noqa: E402
 
 KILLS_PER_PROOF = 5
 

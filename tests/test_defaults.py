@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from config.project import project
 from stoker import Engine, Trainer, hooks
 from stoker.build import build_job
 from stoker.config import Config, ConfigError, L, load
 from stoker.core import seed
 from stoker.nn import lr as schedules
-from toys import plain_loop, same_bits
+from support.project import project
+from support.toys import plain_loop, same_bits
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stoker import Engine, Hook, Layout, PlainSchedule, Step, StokerError, Trainer, hooks
-from toys import batches, loader, net, sgd
+from support.toys import batches, loader, net, sgd
 
 
 class Looks(Hook):

@@ -7,7 +7,7 @@ from torch import nn
 from stoker import Engine, Trainer
 from stoker.cli.lr_sweep import lr_find
 from stoker.core.seed import random_state
-from toys import loader, net, same_bits, trainer
+from support.toys import loader, net, same_bits, trainer
 
 
 def a_trainer(**options):

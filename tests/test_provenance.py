@@ -5,12 +5,12 @@ import sys
 import pytest
 import torch
 
-from config.project import project
 from stoker import hooks
 from stoker.build import build_job
 from stoker.config import load
 from stoker.hooks.base.dispatch import HookList
 from stoker.rundir.provenance import environment, git_state
+from support.project import project
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from torch import nn
 
 from stoker import Engine, Hook, Output, Step, Trainer, hooks
 from stoker.hooks import Callback
-from toys import batches, engine, net, same_bits, samples, sgd, weights
+from support.toys import batches, engine, net, same_bits, samples, sgd, weights
 
 
 class OwnLoss(nn.Module):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stoker import Engine, Hook, Output, PlainSchedule, Step, Trainer, hooks
 from stoker.hooks import Callback
-from toys import (
+from support.toys import (
     Recorder,
     batches,
     engine,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from board.folders import make_checkpoint, make_run, rows, served
+from support.board_runs import make_checkpoint, make_run, rows, served
 
 
 @pytest.fixture(scope="module")

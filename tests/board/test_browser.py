@@ -17,8 +17,8 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from board.folders import make_checkpoint, make_run, rows, served
 from stoker.events import log_image, log_text
+from support.board_runs import make_checkpoint, make_run, rows, served
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "board"

@@ -8,9 +8,9 @@ import urllib.request
 
 import pytest
 
-from board.folders import make_run
 from stoker.board.serve import bound
 from stoker.cli import main
+from support.board_runs import make_run
 
 
 def said(capsys, *words):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from board.folders import make_checkpoint, make_run, rows, said, served
+from support.board_runs import make_checkpoint, make_run, rows, said, served
 
 FILES = [
     "metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl",

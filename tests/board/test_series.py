@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from board.folders import rows
 from stoker.board import metrics_index as series
 from stoker.board.metrics_index import MetricsFile
 from stoker.board.runs import tidy
+from support.board_runs import rows
 
 
 @pytest.fixture

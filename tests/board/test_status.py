@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from board.folders import make_run, said
 from stoker.board.runs import Runs
 from stoker.storage.lock import Lock
+from support.board_runs import make_run, said
 
 STAMP = "2026-01-01 00:00:00 INFO "
 

@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from checkpoint.states import number_in, state
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.write.snapshot import Staging
 from stoker.storage import crash_points as points
+from support.checkpoint_states import number_in, state
 
 
 @pytest.fixture

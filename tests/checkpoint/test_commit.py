@@ -2,9 +2,9 @@
 
 import pytest
 
-from checkpoint.states import KILLED, in_child, number_in, own, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.storage import crash_points as points
+from support.checkpoint_states import KILLED, in_child, number_in, own, save, state
 
 
 def passed_points(folder, script, monkeypatch):

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from checkpoint.states import in_child, number_in, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
+from support.checkpoint_states import in_child, number_in, save, state
 
 
 def fail_writes(monkeypatch, number, after=2):

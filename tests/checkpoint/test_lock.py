@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from checkpoint.states import KILLED, fork, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.storage.lock import _started
+from support.checkpoint_states import KILLED, fork, save, state
 
 
 def hold(folder, ready, with_worker=False):

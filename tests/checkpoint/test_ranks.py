@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from checkpoint.rank_checks import net, state, tensors, train
-from ranks import found_by_two
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.state_tree import flatten
 from stoker.checkpoint.sharding.planner import local_plan, share_among
 from stoker.checkpoint.sharding.write_plan import share_alone
+from support.tasks.checkpoint import net, state, tensors, train
+from support.tasks.two_ranks import found_by_two
 
 
 def trained():
@@ -23,7 +23,7 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     with Checkpoints(folder / "one") as checkpoints:
         checkpoints.save(1, trained(), {"rank": 0})
-    return folder, found_by_two(folder, "checkpoint.rank_checks")
+    return folder, found_by_two(folder, "support.tasks.checkpoint")
 
 
 def test_shards_come_back_to_the_processes_that_saved_them(ranks):

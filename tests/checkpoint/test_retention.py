@@ -2,9 +2,9 @@
 
 import pytest
 
-from checkpoint.states import save, state
 from stoker.checkpoint import Best, Checkpoints
 from stoker.checkpoint.retention import Retention
+from support.checkpoint_states import save, state
 
 LOSSES = {1: 0.5, 2: 0.2, 3: 0.9, 4: 0.2, 5: None, 6: float("nan"), 7: 0.4}
 

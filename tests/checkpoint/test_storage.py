@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from checkpoint.states import own, save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import NAME, Manifest
 from stoker.checkpoint.format.tensor_file import DTYPES, Entry, TensorFile
+from support.checkpoint_states import own, save, state
 
 
 @pytest.fixture

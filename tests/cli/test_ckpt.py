@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from checkpoint.states import fork
 from stoker import hooks
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli import main
 from stoker.storage.local import Record, checksum_of
-from toys import loader, net, same_bits, trainer, weights
+from support.checkpoint_states import fork
+from support.toys import loader, net, same_bits, trainer, weights
 
 NET = """
 from torch import nn, randn

@@ -10,7 +10,7 @@ from stoker.cli import main
 from stoker.cli.profile import _show, advice
 from stoker.core.op_counter import Counts
 from stoker.hooks.cost_report import Costs, Row
-from toys import net, sgd
+from support.toys import net, sgd
 
 
 @pytest.fixture

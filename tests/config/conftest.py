@@ -1,6 +1,6 @@
 import pytest
 
-from config.project import project
+from support.project import project
 
 
 @pytest.fixture

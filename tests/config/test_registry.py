@@ -17,7 +17,7 @@ from stoker.config import (
     RegistryError,
     load,
 )
-from toys import batches, net
+from support.toys import batches, net
 
 
 @pytest.fixture

@@ -22,15 +22,15 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate
 
-import data_tasks
-from passes import BATCHING, SAMPLERS, SIZE, assert_exact, loader_of, train
-from pool import pool
 from stoker import hooks
 from stoker.core.seed import seed_all, set_random_state
 from stoker.data import BatchFeeder, DataShard, by_sample, loader
 from stoker.data.dataloader import generators_of
 from stoker.data.in_memory import batches_of
-from toys import net, same_bits, samples, trainer, weights
+from support.loaders import BATCHING, SAMPLERS, SIZE, assert_exact, loader_of, train
+from support.pool import pool
+from support.tasks import data as data_tasks
+from support.toys import net, same_bits, samples, trainer, weights
 
 
 def gathers(one: DataLoader) -> bool:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
-from passes import SIZE, Items, assert_exact, generator, loader_of, train
 from stoker.core.seed import seed_all, set_random_state
 from stoker.data import BatchFeeder, SeededDataset
 from stoker.data.resume import strategies as seek
+from support.loaders import SIZE, Items, assert_exact, generator, loader_of, train
 
 
 class Stream(IterableDataset):

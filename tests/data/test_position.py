@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from passes import (
+from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.data import BatchFeeder, SeededDataset
+from support.loaders import (
     BATCHING,
     SAMPLERS,
     Items,
@@ -21,8 +23,6 @@ from passes import (
     plain,
     train,
 )
-from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
-from stoker.data import BatchFeeder, SeededDataset
 
 
 @pytest.mark.parametrize("owner", ["none", "loader", "sampler"])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from passes import SIZE, Items, drawn
 from stoker.core.seed import random_state, seed_all, set_random_state
 from stoker.data import SeededDataset
+from support.loaders import SIZE, Items, drawn
 
 
 def rows(loader):

@@ -9,12 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 
-from passes import SAMPLERS, SIZE, Buckets, Items, assert_exact, generator, loader_of, plain
 from stoker.core.seed import random_state, seed_all
 from stoker.core.tree import batch_size
 from stoker.data import BatchFeeder, DataShard, SeededDataset, unshared
 from stoker.data.feeder import val_feeders_of
 from stoker.data.sharding.shard import in_order
+from support.loaders import (
+    SAMPLERS,
+    SIZE,
+    Buckets,
+    Items,
+    assert_exact,
+    generator,
+    loader_of,
+    plain,
+)
 
 
 def feeders(make, count, **options):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-import data_tasks
-from pool import pool
+from support.pool import pool
+from support.tasks import data as data_tasks
 
 
 @pytest.mark.row("O22")

@@ -29,7 +29,7 @@ from stoker.dialects.colossalai.registry import HOOKS, Registry
 from stoker.dialects.colossalai.trainer import Trainer, hooks
 from stoker.dialects.colossalai.trainer.metric import Metric
 from stoker.dialects.colossalai.utils import MultiTimer, get_dataloader
-from toys import batches, loader, net, plain_loop, samples, sgd
+from support.toys import batches, loader, net, plain_loop, samples, sgd
 
 GOLDEN = [
     "after_hook_is_attached", "before_train",

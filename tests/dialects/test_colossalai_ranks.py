@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import colossalai_tasks as tasks
-from pool import pool
 from stoker.dialects.colossalai.core import global_context as gpc
+from support.pool import pool
+from support.tasks import colossalai as tasks
 
 
 @pytest.fixture(autouse=True)

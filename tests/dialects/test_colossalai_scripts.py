@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dialects.script_tasks import SCRIPTS, renamed
 from stoker.checkpoint import Checkpoints
 from stoker.dialects.colossalai.core import global_context as gpc
+from support.dialect_scripts import SCRIPTS, renamed
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,21 +14,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dialects.libai_tasks import (
-    Digits,
-    Losses,
-    MyTrainer,
-    Net,
-    Stop,
-    config,
-    flags,
-    killed_at,
-    my_trainer_in_ranks,
-    rows,
-    trained,
-    two_ranks,
-)
-from pool import pool
 from stoker import CheckpointError
 from stoker.dialects.libai import scheduler
 from stoker.dialects.libai.config import (
@@ -69,7 +54,22 @@ from stoker.dialects.libai.utils.events import (
     TensorboardXWriter,
     get_event_storage,
 )
-from toys import same_bits
+from support.pool import pool
+from support.tasks.libai import (
+    Digits,
+    Losses,
+    MyTrainer,
+    Net,
+    Stop,
+    config,
+    flags,
+    killed_at,
+    my_trainer_in_ranks,
+    rows,
+    trained,
+    two_ranks,
+)
+from support.toys import same_bits
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dialects import orca_tasks as tasks
 from stoker.dialects.orca.learn.metrics import MSE, Accuracy, BinaryAccuracy, Top5Accuracy
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallBack, MainCallback
-from toys import same_bits, weights
+from support.tasks import orca as tasks
+from support.toys import same_bits, weights
 
 EPOCH = [
     "before_train_epoch",

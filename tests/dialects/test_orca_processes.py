@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from dialects import orca_tasks as tasks
-from pool import pool
 from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_context
+from support.pool import pool
+from support.tasks import orca as tasks
 
 
 @pytest.mark.row("O13", "O22")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from dialects import orca_tasks as tasks
 from stoker.core.errors import CheckpointError
 from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_context
 from stoker.dialects.orca.learn.pytorch import Estimator
@@ -20,7 +19,8 @@ from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelC
 from stoker.dialects.orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.tqdm import TqdmCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.wandb import WandbLoggerCallback
-from toys import same_bits, weights
+from support.tasks import orca as tasks
+from support.toys import same_bits, weights
 
 FOUR = {"batch_size": 25}  # batches an epoch
 
@@ -138,7 +138,7 @@ def test_weights_loaded_after_a_fit_begin_a_training_of_their_own(tmp_path):
 SCRIPT = """
 import os, signal, sys, json, torch
 sys.path.insert(0, {tests!r})
-from dialects import orca_tasks as tasks
+from support.tasks import orca as tasks
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback
 
 class Counts(Callback):
@@ -191,7 +191,7 @@ from bigdl.orca.learn.pytorch import Estimator
 from bigdl.orca.learn.pytorch.callbacks import Callback, MainCallback
 from bigdl.orca.learn.pytorch.callbacks.base import Callback as Base
 from bigdl.orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
-from dialects import orca_tasks as tasks
+from support.tasks import orca as tasks
 
 assert Base is Callback
 estimator = Estimator.from_torch(

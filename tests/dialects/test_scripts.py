@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialects.script_tasks import SCRIPTS, renamed
+from support.dialect_scripts import SCRIPTS, renamed
 
 ENDS = {
     "libai_train_net.py": "iter 120 of 120 accuracy True",

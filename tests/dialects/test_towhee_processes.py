@@ -1,7 +1,7 @@
 import pytest
 
-from pool import pool
-from towhee_tasks import train
+from support.pool import pool
+from support.tasks.towhee import train
 
 
 def test_two_processes_end_with_the_same_weights_results_and_folders(tmp_path):

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import stoker
-from killed import Noisy, same
 from stoker.core.errors import CheckpointError
 from stoker.dialects.towhee.trainer import folders
 from stoker.dialects.towhee.trainer.callback import Callback
 from stoker.dialects.towhee.trainer.trainer import Trainer
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig
+from support.killable_run import Noisy, same
 
 
 class Kill(Callback):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from compile_tasks import trained
-from pool import pool
 from stoker import Engine, Layout, Trainer
 from stoker.engine.compile import backend_of, repeated_blocks
 from stoker.nn import Transformer
-from toys import batches, engine, net, same_bits
+from support.pool import pool
+from support.tasks.compiled import trained
+from support.toys import batches, engine, net, same_bits
 
 
 @pytest.fixture

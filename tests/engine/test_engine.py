@@ -6,7 +6,7 @@ from torch import nn
 
 from stoker import Engine, Layout, Trainer, hooks
 from stoker.hooks import Callback
-from toys import batches, engine, net, samples, sgd
+from support.toys import batches, engine, net, samples, sgd
 
 LOSS = nn.CrossEntropyLoss()
 

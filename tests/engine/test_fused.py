@@ -12,7 +12,7 @@ from stoker import Engine, Trainer, hooks, seed_all
 from stoker.build import build_job
 from stoker.config import Config, ConfigError, L
 from stoker.engine.fused import can_fuse
-from toys import loader, net, same_bits, weights
+from support.toys import loader, net, same_bits, weights
 
 CPU = torch.device("cpu")
 FUSED = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from stoker.engine import precision
-from toys import engine
+from support.toys import engine
 
 CAP = "ONEDNN_MAX_CPU_ISA"
 

@@ -10,7 +10,7 @@ from torch.optim import optimizer as optimizers
 from torch.optim.lr_scheduler import StepLR
 
 from stoker.engine import optimizer_fast_path as unrecorded
-from toys import same_bits
+from support.toys import same_bits
 
 KINDS = [
     functools.partial(torch.optim.SGD, momentum=0.9),

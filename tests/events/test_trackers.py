@@ -12,7 +12,7 @@ import pytest
 
 from stoker.events import MLflow, WandB, read_json_lines
 
-SCRIPT = Path(__file__).with_name("tracked.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "tracked_run.py"
 
 
 def python(*arguments):

@@ -6,15 +6,15 @@ from time import perf_counter
 import pytest
 import torch
 
-from cost_tasks import found_in
-from pool import pool
 from stoker import Hook, Layout, Step, Trainer, hooks
 from stoker.core.op_counter import Counts, counted
 from stoker.events import JsonLines
 from stoker.hooks import Budget, CostReport, OverBudget
 from stoker.hooks.cost_report import aligned, hook_table, phase_table
 from stoker.metrics import Accuracy
-from toys import Recorder, batches, engine, net, same_bits, trainer
+from support.pool import pool
+from support.tasks.costs import found_in
+from support.toys import Recorder, batches, engine, net, same_bits, trainer
 
 
 class Reads(Hook):

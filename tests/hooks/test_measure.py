@@ -8,7 +8,7 @@ from stoker import Engine, Hook, Trainer, hooks
 from stoker.events import Cursor
 from stoker.hooks import Callback
 from stoker.metrics import Accuracy, Mean
-from toys import batches, engine, loader, net, samples, sgd, trainer
+from support.toys import batches, engine, loader, net, samples, sgd, trainer
 
 LOSS = nn.CrossEntropyLoss()
 

@@ -20,7 +20,7 @@ TRAIN = """
 import sys
 {before}
 from stoker import hooks
-from toys import batches, trainer
+from support.toys import batches, trainer
 trainer(hooks.Loss(), hooks.Progress()).fit(batches(8000, 1), batches(400, 1), epochs=2)
 """
 

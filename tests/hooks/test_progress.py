@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker import Trainer, hooks
 from stoker.hooks import Callback
-from toys import batches, engine, trainer
+from support.toys import batches, engine, trainer
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ from torch import nn
 
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.hooks import Callback
-from toys import batches, net, same_bits, samples, sgd, trainer, weights
+from support.toys import batches, net, same_bits, samples, sgd, trainer, weights
 
 
 class Says(Hook):

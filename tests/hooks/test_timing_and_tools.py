@@ -7,7 +7,7 @@ import torch
 from stoker import Trainer, hooks
 from stoker.core.timers import MultiTimer
 from stoker.hooks import POINTS, Callback
-from toys import Recorder, batches, engine, loader, trainer
+from support.toys import Recorder, batches, engine, loader, trainer
 
 
 @pytest.mark.row("C18")

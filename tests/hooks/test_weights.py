@@ -5,7 +5,7 @@ from torch import nn
 
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.hooks import Callback
-from toys import batches, engine, loader, net, same_bits, sgd, trainer, weights
+from support.toys import batches, engine, loader, net, same_bits, sgd, trainer, weights
 
 
 def test_the_average_follows_the_weights_by_the_formula():

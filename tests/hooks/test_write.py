@@ -13,7 +13,7 @@ from stoker import Trainer, hooks
 from stoker.core.log import get_logger
 from stoker.events import Console, Csv, JsonLines, TensorBoard, get_event_storage, read_json_lines
 from stoker.hooks import Callback
-from toys import batches, engine, net, trainer
+from support.toys import batches, engine, net, trainer
 
 
 def rows(folder) -> list[dict]:
@@ -170,7 +170,7 @@ def test_a_run_killed_at_any_moment_leaves_whole_lines(tmp_path):
 
     script = textwrap.dedent(f"""
         import sys; sys.path.insert(0, {str(next(p for p in sys.path if p.endswith("tests")))!r})
-        from toys import *
+        from support.toys import *
         from stoker import hooks, events
         path = {str(tmp_path / "metrics.jsonl")!r}
         run = trainer(hooks.Loss(), hooks.Write(events.JsonLines(path), every=1))

@@ -6,8 +6,8 @@ from contextlib import chdir
 
 import pytest
 
-from launch.training import CONFIG, LOCAL, result, wrap_model
 from stoker.cli import main
+from support.launch.training import CONFIG, LOCAL, result, wrap_model
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.test_local import PATIENCE, alive, wait_for_work
-from launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
+from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
 
 SAVES_AT_THE_END = (*LOCAL, "run.checkpoint.every=null")
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from stoker import Trainer, hooks, launch
-from toys import batches, engine
+from support.toys import batches, engine
 
 
 def test_a_run_that_goes_on_is_left_alone_and_ends_its_watch():

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch import jobs
 from stoker import Preempted, RankFailed, launch
+from support.launch import jobs
 
 PATIENCE = 180.0
 

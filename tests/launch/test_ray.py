@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from launch.test_local import wait_until_all_have_ended
-from launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 from stoker import launch
+from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 
 RAY = ("--on", "ray", "--workers", "2")
 

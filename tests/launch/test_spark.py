@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from launch import jobs
 from launch.test_local import wait_until_all_have_ended
-from launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 from stoker import RankFailed, launch
 from stoker.launch.rank import Report, report_of
 from stoker.launch.spark import _Reports, tell
+from support.launch import jobs
+from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 
 SPARK = ("--on", "spark", "--workers", "2")
 

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from ranks import found_by_two
 from stoker import hooks
 from stoker.events import read_json_lines
-from toys import batches, net
+from support.tasks.two_ranks import found_by_two
+from support.toys import batches, net
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    return folder, found_by_two(folder, "ranks")
+    return folder, found_by_two(folder, "support.tasks.two_ranks")
 
 
 @pytest.mark.row("O13")

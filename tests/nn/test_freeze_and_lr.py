@@ -6,7 +6,7 @@ from torch import nn
 
 from stoker import Engine, Trainer
 from stoker.nn import LayerFreezer, lr
-from toys import batches, net, sgd
+from support.toys import batches, net, sgd
 
 
 class Model(nn.Module):

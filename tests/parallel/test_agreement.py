@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-import layouts
-from killed import same
-from pool import pool
+from support.killable_run import same
+from support.pool import pool
+from support.tasks import layouts
 
 
 def test_a_stop_that_one_process_asks_for_stops_both_after_that_step(tmp_path):

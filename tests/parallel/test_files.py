@@ -5,9 +5,9 @@ from itertools import chain
 
 import pytest
 
-import file_tasks
-from pool import pool
-from toys import same_bits
+from support.pool import pool
+from support.tasks import files as file_tasks
+from support.toys import same_bits
 
 
 def flat(lists):

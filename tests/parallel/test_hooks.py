@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 
-import hook_tasks
-from parallel_rows import TENSOR, close
-from pool import pool
 from stoker import Layout
-from toys import same_bits
+from support.comparing import TENSOR, close
+from support.pool import pool
+from support.tasks import hooks as hook_tasks
+from support.toys import same_bits
 
 LAYOUTS = [
     Layout(replicate=2),

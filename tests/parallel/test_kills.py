@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from killed import differences
-from killed_jobs import RANKS, attempt
+from support.killable_job import RANKS, attempt
+from support.killable_run import differences
 
 PLACES = [
     *[(0, "fetch", 3), (1, "fetch", 60), (0, "after_forward", 5), (1, "after_forward", 14)],

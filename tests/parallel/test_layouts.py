@@ -5,9 +5,9 @@ import functools
 import pytest
 import torch
 
-import layouts_all
-from pool import pool
 from stoker import Layout
+from support.pool import pool
+from support.tasks import every_layout as layouts_all
 
 TWO = [
     Layout(replicate=2),

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 
-import model_tasks
-from parallel_rows import TENSOR, close
-from pool import pool
 from stoker import Layout
+from support.comparing import TENSOR, close
+from support.pool import pool
+from support.tasks import models as model_tasks
 
 
 def test_parameters_that_take_no_part_are_named():

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from parallel import norm_tasks as tasks
-from parallel.norm_tasks import gradients, with_gradient
-from pool import pool
 from stoker.parallel.grad_norm import clip_grad_norm, total_norm
+from support.pool import pool
+from support.tasks import norm as tasks
+from support.tasks.norm import gradients, with_gradient
 
 each_norm = pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
 

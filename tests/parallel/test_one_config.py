@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import one_config
-from pool import pool
+from support.pool import pool
+from support.tasks import one_config
 
 TWO = [
     "replicate=2",

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-import pipeline_tasks as tasks
-from pool import pool
 from stoker import Layout
 from stoker.engine.pipeline_schedule import PipelineSchedule
+from support.pool import pool
+from support.tasks import pipeline as tasks
 
 CASES = [
     (2, "gpipe", "mlp"),

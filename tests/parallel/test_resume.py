@@ -5,10 +5,10 @@ import functools
 import pytest
 import torch
 
-import layouts_all
-from killed import differences
-from pool import pool
 from stoker import Layout, load_weights
+from support.killable_run import differences
+from support.pool import pool
+from support.tasks import every_layout as layouts_all
 
 SAME = [
     Layout(replicate=2),

@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-import row_tasks
-from parallel_rows import TENSOR, close
-from pool import pool
 from stoker import Layout
-from toys import same_bits
+from support.comparing import TENSOR, close
+from support.pool import pool
+from support.tasks import rows as row_tasks
+from support.toys import same_bits
 
 SCATTER = "c10d::_reduce_scatter_base_"
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from parallel import split_tasks as tasks
-from parallel.split_tasks import adamw, made, state, train, weights
-from pool import pool
 from stoker.checkpoint import Checkpoints
 from stoker.parallel.tensor.split import check_plan
+from support.pool import pool
+from support.tasks import tensor as tasks
+from support.tasks.tensor import adamw, made, state, train, weights
 
 MODELS = [
     tasks.own,

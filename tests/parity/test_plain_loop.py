@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Engine, Trainer, hooks, seed_all
 from stoker.metrics import Accuracy
-from toys import batches, engine, loader, net, plain_loop, same_bits, samples, sgd, weights
+from support.toys import batches, engine, loader, net, plain_loop, same_bits, samples, sgd, weights
 
 
 @pytest.mark.row("C01")

@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-import killed
-from killed import STEPS, attempt
 from stoker import Trainer, hooks
 from stoker.hooks import Callback, Ledger
 from stoker.report import goodput_of, read_ledger
-from toys import batches, engine, trainer
+from support import killable_run as killed
+from support.killable_run import STEPS, attempt
+from support.toys import batches, engine, trainer
 
 
 def rows(folder):
@@ -86,7 +86,7 @@ def test_every_second_of_an_attempt_goes_to_something(tmp_path, clock):
 
 @pytest.fixture
 def noted(monkeypatch):
-    """The training of `killed` with a ledger that notes every step, and saves that are waited for.
+    """The training of `killable_run`, with a ledger that notes every step and synchronous saves.
 
     So it is known which checkpoint a killed attempt has left.
     """

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from config.project import project
 from stoker import Trainer, hooks
 from stoker.cli import main
 from stoker.report.facts import Curve, facts_of
 from stoker.report.output import write_report
 from stoker.report.plot_points import thinned, ticks
-from toys import batches, engine
+from support.project import project
+from support.toys import batches, engine
 
 HOSTILE = "<script>alert('x')</script>"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from config.project import project
-from killed import same
 from stoker import Trainer, hooks
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
@@ -18,7 +16,9 @@ from stoker.cli.main import main
 from stoker.events import Csv, JsonLines
 from stoker.events.writers.console import Console
 from stoker.hooks import Callback
-from toys import batches, engine
+from support.killable_run import same
+from support.project import project
+from support.toys import batches, engine
 
 HALT = "so far"
 

@@ -9,7 +9,7 @@ from torch import nn
 from stoker import Engine, Trainer, hooks
 from stoker.core.errors import CheckpointError
 from stoker.events import JsonLines
-from toys import batches, engine, loader, net, same_bits, weights
+from support.toys import batches, engine, loader, net, same_bits, weights
 
 
 class Stop(RuntimeError):

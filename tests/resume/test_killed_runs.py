@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from killed import STEPS, attempt, differences, result, train
+from support.killable_run import STEPS, attempt, differences, result, train
 
 POINTS = {
     **dict.fromkeys(("before_step", "before_update", "after_step"), (1, 3, 7, STEPS)),

@@ -15,8 +15,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from checkpoint.states import KILLED, in_child
-from killed import same
 from stoker import CheckpointError, Engine, Trainer, hooks, load_weights
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
@@ -24,7 +22,9 @@ from stoker.cli import main
 from stoker.core.every import Every
 from stoker.hooks import Callback
 from stoker.nn import lr
-from toys import batches, loader, net, same_bits, trainer, weights
+from support.checkpoint_states import KILLED, in_child
+from support.killable_run import same
+from support.toys import batches, loader, net, same_bits, trainer, weights
 
 PER_EPOCH = 5  # steps, in what toys.batches() and toys.loader() give
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from stoker.config import L
-from testing.trainings import Counting, Points, net
+from support.trainings import Counting, Points, net
 
 model = L(net)()
 criterion = L(nn.CrossEntropyLoss)()

@@ -8,9 +8,9 @@ from time import perf_counter
 
 import pytest
 
-from checkpoint.states import save, state
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.testing import faults
+from support.checkpoint_states import save, state
 
 
 def test_flipping_a_bit_changes_one_bit(tmp_path):

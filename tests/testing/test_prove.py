@@ -11,7 +11,7 @@ from stoker import Engine, Hook, Trainer, hooks
 from stoker.config import ConfigError
 from stoker.core.errors import StokerError
 from stoker.testing import assert_resumes_exactly, prove
-from testing.trainings import Counting, Forgets, Jitter, OwnNoise, Points, training
+from support.trainings import Counting, Forgets, Jitter, OwnNoise, Points, training
 
 
 def told(tmp_path, *extra, **how):

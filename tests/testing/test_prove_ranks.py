@@ -14,7 +14,7 @@ from stoker.core.errors import StokerError
 from stoker.events import JsonLines
 from stoker.nn import lr
 from stoker.testing import assert_resumes_exactly, prove
-from testing.trainings import Counting, Points
+from support.trainings import Counting, Points
 
 CONFIG = """
 import torch
@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from stoker.config import L
 from testing.test_prove_ranks import layers
-from testing.trainings import Points
+from support.trainings import Points
 
 model = L(layers)()
 criterion = L(nn.CrossEntropyLoss)()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from shutil import rmtree
 
-CONFIG = Path(__file__).parent / "frail.yaml"
+CONFIG = Path(__file__).with_name("frail.yaml")
 LOCAL = ("--nproc", "2", "run.dead_after=4")
 IN_FORWARD = {"rank": 1, "where": "forward", "step": 2}
 IN_ALL_REDUCE = {"rank": 1, "where": "all-reduce", "step": 4}

@@ -13,7 +13,7 @@ from stoker.dialects.colossalai.core import global_context as gpc
 from stoker.dialects.colossalai.logging import DistributedLogger
 from stoker.dialects.colossalai.trainer import Trainer, hooks
 from stoker.dialects.colossalai.utils import get_dataloader
-from toys import loader, sgd
+from support.toys import loader, sgd
 
 
 def parts(config, **options):

@@ -11,14 +11,14 @@ import torch
 import torch.distributed as c10d
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from layouts import Break, made, with_dropout
 from stoker import Hook, Layout, Trainer, hooks
 from stoker.checkpoint import Checkpoints
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
 from stoker.data import unshared
 from stoker.events import Csv, JsonLines, TensorBoard
-from toys import samples
+from support.tasks.layouts import Break, made, with_dropout
+from support.toys import samples
 
 
 class Numbered(Dataset):

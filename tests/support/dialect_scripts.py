@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "dialects" / "scripts"
 
 _HOMES = {"bigdl.orca": "orca", "colossalai": "colossalai", "libai": "libai", "towhee": "towhee"}
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Hook
-from toys import samples
+from support.toys import samples
 
 MADE = []
 

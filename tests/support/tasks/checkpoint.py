@@ -1,4 +1,4 @@
-"""What two processes do in `test_ranks.py`; each returns plain values."""
+"""What two processes do in `checkpoint/test_ranks.py`; each returns plain values."""
 
 from pathlib import Path
 from typing import Any

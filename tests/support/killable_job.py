@@ -1,4 +1,4 @@
-"""The training of `killed`, by two processes that train together and can be killed one by one."""
+"""The training of `killable_run` in two processes, each of which can be killed."""
 
 import multiprocessing
 import os
@@ -12,8 +12,8 @@ import torch
 import torch._dynamo
 
 import stoker.checkpoint.sharding.planner  # noqa: F401  # each fork would import both
-from killed import Halt, result, train
 from stoker.core import dist
+from support.killable_run import Halt, result, train
 
 RANKS = (0, 1)
 SECONDS = 60

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pool import pool
 from stoker import Engine, Output, Trainer, hooks
 from stoker.core.log import get_logger
 from stoker.events import JsonLines
-from toys import batches, engine, net, sgd, trainer
+from support.pool import pool
+from support.toys import batches, engine, net, sgd, trainer
 
 
 def found_by_two(folder: Path, home: str) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
-from layouts import net
-from row_tasks import rows
 from stoker import Engine, Layout, Trainer, hooks, metrics
+from support.tasks.layouts import net
+from support.tasks.rows import rows
 
 ROWS = 32
 

@@ -1,6 +1,6 @@
 """A training that three trackers follow, and what their stores hold of it afterwards.
 
-    python tracked.py FOLDER [KILLED_AT]
+    python tracked_run.py FOLDER [KILLED_AT]
 
 Without a step to be killed at, it trains to the end and prints what is in the stores.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from stoker import Trainer, events, hooks
-from toys import batches, engine
+from support.toys import batches, engine
 
 BLOCK = 32768
 

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layouts import net
-from row_tasks import rows
 from stoker import Engine, Hook, Layout, Trainer, hooks
 from stoker.core import dist
+from support.tasks.layouts import net
+from support.tasks.rows import rows
 
 
 class Talks(Hook):

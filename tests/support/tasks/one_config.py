@@ -7,7 +7,7 @@ from pathlib import Path
 from stoker.cli import main
 from stoker.events import read_json_lines
 
-CONFIG = Path(__file__).parents[1] / "examples" / "char_transformer.yaml"
+CONFIG = Path(__file__).parents[3] / "examples" / "char_transformer.yaml"
 SHORT = (
     "run.epochs=1", "run.log_every=1", "train_loader.batch_size=16", "val_loader.batch_size=8",
     "train_loader.shuffle=false",

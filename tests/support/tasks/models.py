@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from layouts import data, net
-from row_tasks import accumulated, part_of
 from stoker import Engine, ForwardBackward, Layout, Output, Step, Trainer, hooks, seed_all
+from support.tasks.layouts import data, net
+from support.tasks.rows import accumulated, part_of
 
 
 class Two(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 TENSOR = {"1.0.0": "gather", "1.2.0": "gather"}
-"""A plan for `layouts.net`."""
+"""A plan for `tasks.layouts.net`."""
 
 
 def close(found: dict[str, Any], wanted: dict[str, Any], tolerance: float = 1e-12) -> None:

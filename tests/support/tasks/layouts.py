@@ -10,7 +10,7 @@ from torch import nn
 
 from stoker import Engine, Layout, Preempted, Trainer, hooks, seed_all
 from stoker.nn import lr
-from toys import samples
+from support.toys import samples
 
 
 def net(dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -5,12 +5,12 @@ import copy
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-from passes import drawn
 from stoker import data as stoker_data
 from stoker.core import dist
 from stoker.core.seed import random_state, seed_all, set_random_state
 from stoker.core.tree import batch_size
 from stoker.data import BatchFeeder, DataShard
+from support.loaders import drawn
 
 
 def part() -> DataShard:

@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from layouts import data, net
 from stoker import Engine, Layout, Output, Trainer, hooks, seed_all
-from toys import samples
+from support.tasks.layouts import data, net
+from support.toys import samples
 
 SEED = 11
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from layouts import Break
 from stoker import Engine, Layout, Output, Trainer, hooks, seed_all
 from stoker.nn import Transformer, lr
+from support.tasks.layouts import Break
 
 VOCABULARY, LENGTH = 11, 6
 

@@ -1,0 +1,1 @@
+"""What tests share: models, data, processes, and trainings that can be killed."""

@@ -1,0 +1,1 @@
+"""A training that fails on request, for the tests of launchers."""

@@ -1,0 +1,1 @@
+"""Functions that tests run in connected processes (`support.pool`), by topic."""
