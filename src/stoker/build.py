@@ -72,7 +72,7 @@ class Job:
     @property
     def total_steps(self) -> int | None:
         """How many updates the whole run has, None where that is not known."""
-        return _horizon(self.run, self.train_loader, self.trainer.engine.part)
+        return _horizon(self.run, self.train_loader, self.trainer.engine.data_shard)
 
 
 def build_job(config: Config, *, training: bool = True) -> Job:
@@ -270,24 +270,24 @@ def _one_scheduler(
     return builder.build(node, path, **supplied)
 
 
-def _horizon(run: RunConfig, loader: Iterable[Any] | None, part: DataShard) -> int | None:
+def _horizon(run: RunConfig, loader: Iterable[Any] | None, shard: DataShard) -> int | None:
     """The updates of the whole run, or its epochs where the scheduler moves once per epoch."""
     if run.lr_step == "epoch":
         return run.epochs
     if loader is None:
         return run.max_steps
-    feeder = train_feeder(run, loader, part)
+    feeder = train_feeder(run, loader, shard)
     limits = [] if run.max_steps is None else [run.max_steps]
     if run.epochs is not None and feeder.steps is not None:
         limits.append(run.epochs * feeder.steps)
     return min(limits, default=None)
 
 
-def train_feeder(run: RunConfig, loader: Iterable[Any], part: DataShard) -> BatchFeeder:
+def train_feeder(run: RunConfig, loader: Iterable[Any], shard: DataShard) -> BatchFeeder:
     """The training data as a fit reads it, in a process that has this part of it."""
     limit = run.limit_train_batches if run.overfit_batches is None else run.overfit_batches
     return BatchFeeder(
-        loader, run.accumulate or 1, last_window=run.last_window, limit=limit, part=part
+        loader, run.accumulate or 1, last_window=run.last_window, limit=limit, shard=shard
     )
 
 

@@ -167,7 +167,7 @@ class Run:
     def expected(self) -> float:
         """The samples of the step in hand in a process that has its even share of them."""
         assert self.feeder is not None
-        return self.feeder.whole(self.sizes) / self.engine.parallel_model.parts
+        return self.feeder.global_size(self.sizes) / self.engine.parallel_model.parts
 
     @property
     def wishes(self) -> set[str]:
@@ -253,8 +253,8 @@ class Run:
         self.batches = batches
         self.sizes = list(map(batch_size, batches))
         self.outputs = []
-        if self.feeder is not None and (idle := self.feeder.idle):
-            self.sizes[-idle:] = [0] * idle
+        if self.feeder is not None and (padding := self.feeder.padding):
+            self.sizes[-padding:] = [0] * padding
 
     def add_output(self, output: Output, size: int | None = None) -> None:
         """Add the output of a micro-batch, which weighs its samples unless it says otherwise.
@@ -273,7 +273,7 @@ class Run:
             self.step += 1
         self.events.step = self.step
         assert self.feeder is not None
-        self.samples += self.feeder.whole(self.sizes)
+        self.samples += self.feeder.global_size(self.sizes)
 
     def end_step(self) -> None:
         """Let go of the step in hand, and of its tensors."""

@@ -137,11 +137,11 @@ class Trainer:
             limit_train_batches = limit_val_batches = int(fast_dev_run)
             epochs, max_steps = self.run.epoch + 1, None
         self._dev_run = bool(fast_dev_run)
-        part, last, limit = self.engine.part, self.last_window, limit_train_batches
+        shard, last, limit = self.engine.data_shard, self.last_window, limit_train_batches
         feeder = BatchFeeder(
-            train_loader, self.accumulate, last_window=last, limit=limit, part=part
+            train_loader, self.accumulate, last_window=last, limit=limit, shard=shard
         )
-        val_feeders = val_feeders_of(val_loader, limit_val_batches, part)
+        val_feeders = val_feeders_of(val_loader, limit_val_batches, shard)
         every = Every.of(validate_every) if validate_every is not None else None
         run = self.run
         run.max_epochs, run.max_steps = count_of("epochs", epochs), count_of("max_steps", max_steps)
@@ -242,7 +242,7 @@ class Trainer:
 
         Weights, random numbers and the modes of modules are afterwards as before.
         """
-        feeders = val_feeders_of(loader, limit_batches, self.engine.part)
+        feeders = val_feeders_of(loader, limit_batches, self.engine.data_shard)
         self.run.val_names = tuple(feeders)
         with self._running("evaluate"):
             return self._validate(feeders)
@@ -256,7 +256,7 @@ class Trainer:
         one_batch = isinstance(data, Tensor | tuple | Mapping)
         batches = [(data, None) if isinstance(data, tuple) else data] if one_batch else data
         feeder = BatchFeeder(
-            batches, name="data", part=DataShard() if one_batch else self.engine.part
+            batches, name="data", shard=DataShard() if one_batch else self.engine.data_shard
         )
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
@@ -277,10 +277,10 @@ class Trainer:
                     outputs = predicted(self.step, run, window, predict)
                 else:
                     outputs = look(engine, window[0], predict)
-                if outputs is not None and not feeder.idle:
+                if outputs is not None and not feeder.padding:
                     gathered.append(map_tensors(Tensor.cpu, outputs) if engine.moves else outputs)
             run.fire("after_predict")
-            gathered = engine.parallel_model.joined(gathered, feeder.in_order)
+            gathered = engine.parallel_model.joined(gathered, feeder.interleave)
         return gathered[0] if one_batch else concatenate(gathered)
 
     # Saving, beside what the Checkpoint hook does

@@ -1,4 +1,4 @@
-"""Loaders with a state of their own, loaders that can only be read again, and changed loaders."""
+"""Loaders with their own state, loaders that are replayed, and loaders that have changed."""
 
 import random
 import weakref
@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from stoker.core.seed import seed_all, set_random_state
 from stoker.data import BatchFeeder, SeededDataset
-from stoker.data.resume import strategies as seek
+from stoker.data.resume import strategies
 from support.loaders import SIZE, Items, assert_exact, generator, loader_of, train
 
 
 class Stream(IterableDataset):
-    """Numbers in an order and with noise that are drawn while it is read."""
+    """Numbers whose order and noise are drawn while they are read."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -35,8 +35,8 @@ class Quiet(IterableDataset):
         yield from torch.randperm(SIZE).double()
 
 
-class Remembering(IterableDataset):
-    """Knows its position."""
+class Resumable(IterableDataset):
+    """Keeps its position."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -56,28 +56,28 @@ class Remembering(IterableDataset):
         self.next = state["next"]
 
 
-def test_a_stream_is_read_again_under_the_generators_of_its_beginning(caplog):
+def test_a_stream_is_replayed_with_the_generators_of_its_start(caplog):
     assert_exact(lambda: BatchFeeder(DataLoader(Quiet(), 3)))
-    assert "train_loader cannot seek: its first 3 batches are read again and dropped" in caplog.text
+    assert "train_loader cannot skip batches: reading and discarding the first 3 (" in caplog.text
 
 
-def test_a_stream_that_draws_on_its_way_goes_on_with_the_generators_of_now():
+def test_a_stream_that_keeps_drawing_resumes_with_the_current_generators():
     seed_all(1)
     saves = []
-    whole = train(
+    expected = train(
         BatchFeeder(DataLoader(Stream(), 3, generator=generator())), epochs=1, saves=saves
     )
     feeder = BatchFeeder(DataLoader(Stream(), 3, generator=generator()))
     feeder.load_state_dict(saves[3].feeder)
     set_random_state(saves[3].random)
     rest = train(feeder, epochs=1)
-    assert rest == whole[4:]
+    assert rest == expected[4:]
     assert feeder.loader.dataset.read == SIZE
 
 
-def test_a_long_replay_says_how_far_it_is(caplog, monkeypatch):
+def test_a_long_replay_logs_its_progress(caplog, monkeypatch):
     caplog.set_level("INFO")
-    monkeypatch.setattr(seek, "_SECONDS", -1.0)
+    monkeypatch.setattr(strategies, "_LOG_INTERVAL", -1.0)
     feeder = BatchFeeder(DataLoader(Stream()))
     passing = iter(feeder)
     for _ in range(3):
@@ -85,10 +85,10 @@ def test_a_long_replay_says_how_far_it_is(caplog, monkeypatch):
     other = BatchFeeder(DataLoader(Stream()))
     other.load_state_dict(feeder.state_dict())
     next(iter(other))
-    assert "train_loader: 2 of 3 batches read again" in caplog.text
+    assert "train_loader: 2 of 3 batches discarded" in caplog.text
 
 
-def test_a_stream_that_has_become_shorter_is_refused():
+def test_a_stream_that_has_become_shorter_is_rejected():
     feeder = BatchFeeder(iter(range(9)))
     passing = iter(feeder)
     for _ in range(5):
@@ -99,17 +99,17 @@ def test_a_stream_that_has_become_shorter_is_refused():
         next(iter(other))
 
 
-def test_a_stream_with_a_state_is_not_read_again():
-    saves = assert_exact(lambda: BatchFeeder(DataLoader(Remembering(), 3)))
-    feeder = BatchFeeder(DataLoader(Remembering(), 3))
+def test_a_stream_with_a_state_is_not_replayed():
+    saves = assert_exact(lambda: BatchFeeder(DataLoader(Resumable(), 3)))
+    feeder = BatchFeeder(DataLoader(Resumable(), 3))
     feeder.load_state_dict(saves[2].feeder)
     next(iter(feeder))
     assert feeder.loader.dataset.read == [10, 11, 12]
 
 
-def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
+def test_the_state_of_a_loader_is_read_only_for_a_state_dict():
     class Mine:
-        asked = 0
+        calls = 0
 
         def __init__(self) -> None:
             self.place = 0
@@ -121,20 +121,20 @@ def test_a_loader_with_a_state_keeps_it_and_is_asked_only_for_a_state_dict():
             self.place = 0
 
         def state_dict(self):
-            Mine.asked += 1
+            Mine.calls += 1
             return {"place": self.place}
 
         def load_state_dict(self, state):
             self.place = state["place"]
 
     list(BatchFeeder(Mine()))
-    assert Mine.asked == 0
+    assert Mine.calls == 0
     assert_exact(lambda: BatchFeeder(Mine(), 2))
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("given", [True, False])
-def test_torchdata_keeps_its_place_and_training_its_random_numbers(given):
+def test_torchdata_keeps_its_position_and_training_its_random_numbers(given):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def make() -> BatchFeeder:
@@ -146,15 +146,15 @@ def test_torchdata_keeps_its_place_and_training_its_random_numbers(given):
     feeder = make()
     seed_all(1)
     saves = []
-    whole = train(feeder, saves=saves)
+    expected = train(feeder, saves=saves)
     for save in saves:
         other = make()
         other.load_state_dict(save.feeder)
         set_random_state(save.random)
-        assert train(other, begin=save.epoch) == whole[save.step :], save[:2]
+        assert train(other, begin=save.epoch) == expected[save.step :], save[:2]
 
 
-def test_a_sequence_with_an_order_of_its_own_is_iterated():
+def test_a_sequence_with_a_custom_iter_is_iterated():
     class Shuffled(Sequence):
         def __len__(self):
             return 8
@@ -168,7 +168,7 @@ def test_a_sequence_with_an_order_of_its_own_is_iterated():
     assert_exact(lambda: BatchFeeder(Shuffled()))
 
 
-def test_a_loader_with_its_own_iter_is_iterated():
+def test_a_loader_with_a_custom_iter_is_iterated():
     class Doubled(DataLoader):
         def __iter__(self):
             for batch in super().__iter__():
@@ -194,7 +194,9 @@ def test_a_loader_with_its_own_iter_is_iterated():
         (lambda: [1.0, 2.0], "kind was map-style, is sequence"),
     ],
 )
-def test_a_pass_over_another_loader_is_refused_and_a_new_pass_is_announced(changed, text, caplog):
+def test_a_changed_loader_is_rejected_within_a_pass_and_logged_between_passes(
+    changed, text, caplog
+):
     feeder = BatchFeeder(DataLoader(Items(), 3, shuffle=True))
     passing = iter(feeder)
     next(passing)
@@ -206,14 +208,14 @@ def test_a_pass_over_another_loader_is_refused_and_a_new_pass_is_announced(chang
     assert text in caplog.text
 
 
-def test_another_number_of_workers_is_refused_where_it_changes_what_comes():
+def test_another_number_of_workers_is_rejected_if_it_changes_the_samples():
     feeder = BatchFeeder(DataLoader(Stream(), 3))
     next(iter(feeder))
     with pytest.raises(ValueError, match="num_workers was 0, is 2; expected the same loader"):
         BatchFeeder(DataLoader(Stream(), 3, num_workers=2)).load_state_dict(feeder.state_dict())
 
 
-def test_the_epoch_reaches_every_part_that_asks_for_it():
+def test_the_epoch_is_set_on_every_component_with_set_epoch():
     data = SeededDataset(Items())
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
     feeder = BatchFeeder(DataLoader(data, 4, sampler=sampler))
@@ -237,9 +239,9 @@ def test_generators_of_a_given_batch_sampler_are_known():
     assert BatchFeeder(loader).generators() == [g]
 
 
-def test_a_feed_goes_when_the_last_one_who_holds_it_goes():
+def test_a_feeder_is_in_no_reference_cycle():
     feeder = BatchFeeder(DataLoader(Items(), 4))
     list(feeder)
-    gone = weakref.ref(feeder)
+    reference = weakref.ref(feeder)
     del feeder
-    assert gone() is None
+    assert reference() is None

@@ -1,4 +1,4 @@
-"""A pass over data that is continued by new objects gives the bits that were left of it."""
+"""A pass that is resumed with new objects yields the rest with the same bits."""
 
 import json
 
@@ -28,7 +28,7 @@ from support.loaders import (
 @pytest.mark.parametrize("owner", ["none", "loader", "sampler"])
 @pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_step_is_continued_exactly(sampler, batching, owner):
+def test_every_step_is_resumed_exactly(sampler, batching, owner):
     assert_exact(lambda: BatchFeeder(loader_of(sampler, batching, owner)), every=7, epochs=2)
 
 
@@ -44,13 +44,13 @@ def test_every_step_is_continued_exactly(sampler, batching, owner):
     ],
     ids=str,
 )
-def test_windows_and_limits_are_continued_exactly(options, sampler, owner):
+def test_windows_and_limits_are_resumed_exactly(options, sampler, owner):
     assert_exact(lambda: BatchFeeder(loader_of(sampler, "batches", owner), **options))
 
 
 @given(st.data())
 @settings(max_examples=25, deadline=None)
-def test_any_place_of_any_loader_is_continued_exactly(data):
+def test_any_position_of_any_loader_is_resumed_exactly(data):
     names = st.sampled_from([name for name in SAMPLERS if name != "memoryless"])
     sampler, batching = data.draw(names), data.draw(st.sampled_from(BATCHING))
     owner = data.draw(st.sampled_from(["none", "loader", "sampler"]))
@@ -73,7 +73,7 @@ WORKERS = {
 
 
 @pytest.mark.parametrize("case", WORKERS)
-def test_workers_are_continued_exactly(case):
+def test_workers_are_resumed_exactly(case):
     sampler, batching, owner, options = WORKERS[case]
     options = {"num_workers": 2, "multiprocessing_context": "fork", **options}
 
@@ -84,7 +84,7 @@ def test_workers_are_continued_exactly(case):
     assert_exact(make, every=3)
 
 
-def test_nothing_that_was_skipped_is_read():
+def test_skipped_samples_are_not_read():
     seed_all(1)
     feeder = BatchFeeder(DataLoader(Items(), batch_size=4, shuffle=True))
     passing = iter(feeder)
@@ -95,19 +95,19 @@ def test_nothing_that_was_skipped_is_read():
     other = BatchFeeder(fresh)
     other.load_state_dict(state)
     set_random_state(now)
-    assert other.position == 3
+    assert other.position.batches == 3
     assert [window[0].tolist() for window in other] == rest
     before = {int(row[0]) for window in seen for row in window[0]}
     assert len(fresh.dataset.read) == 8
     assert before.isdisjoint(fresh.dataset.read)
 
 
-def test_a_sampler_of_torch_is_not_walked_through():
+def test_the_skipped_indices_of_a_torch_sampler_are_not_visited():
     class Spy(list):
-        walked = 0
+        reads = 0
 
         def __getitem__(self, index):
-            Spy.walked += 1
+            Spy.reads += 1
             return super().__getitem__(index)
 
     def make() -> BatchFeeder:
@@ -118,14 +118,14 @@ def test_a_sampler_of_torch_is_not_walked_through():
     passing = iter(feeder)
     for _ in range(9_990):
         next(passing)
-    state, Spy.walked = feeder.state_dict(), 0
+    state, Spy.reads = feeder.state_dict(), 0
     other = make()
     other.load_state_dict(state)
     assert [w[0].tolist()[0][0] for w in other] == [w[0].tolist()[0][0] for w in passing]
-    assert Spy.walked == 20
+    assert Spy.reads == 20
 
 
-def test_another_number_of_workers_gives_the_same_samples(caplog):
+def test_another_number_of_workers_yields_the_same_samples(caplog):
     def make(workers: int) -> BatchFeeder:
         context = "fork" if workers else None
         data = SeededDataset(Items())
@@ -136,18 +136,18 @@ def test_another_number_of_workers_gives_the_same_samples(caplog):
 
     seed_all(1)
     saves: list[Saved] = []
-    whole = train(make(0), saves=saves)
+    expected = train(make(0), saves=saves)
     feeder = make(2)
     feeder.load_state_dict(saves[3].feeder)
     assert "num_workers was 0, is 2" in caplog.text
     set_random_state(saves[3].random)
-    assert train(feeder, begin=saves[3].epoch) == whole[saves[3].step :]
+    assert train(feeder, begin=saves[3].epoch) == expected[saves[3].step :]
 
 
 def test_validation_in_between_disturbs_nothing():
     validation = BatchFeeder(DataLoader(Items(), 6, shuffle=True, generator=generator()))
 
-    def look() -> None:
+    def validate() -> None:
         with undisturbed(*validation.generators()):
             for _ in validation:
                 pass
@@ -156,11 +156,13 @@ def test_validation_in_between_disturbs_nothing():
     seed_all(1)
     plain_run = train(BatchFeeder(loader_of("random", "batches", "none")))
     seed_all(1)
-    assert train(BatchFeeder(loader_of("random", "batches", "none")), look=look) == plain_run
-    assert_exact(lambda: BatchFeeder(loader_of("random", "batches", "none")), look=look)
+    assert (
+        train(BatchFeeder(loader_of("random", "batches", "none")), after_step=validate) == plain_run
+    )
+    assert_exact(lambda: BatchFeeder(loader_of("random", "batches", "none")), after_step=validate)
 
 
-def test_recording_changes_nothing_of_what_a_plain_loader_gives():
+def test_state_dict_does_not_change_the_batches():
     seed_all(1)
     expected = [batch.tolist() for _ in range(2) for batch in loader_of("random", "batches", "no")]
     seed_all(1)
@@ -188,19 +190,19 @@ def test_a_dataset_may_draw_from_the_generator_of_the_loader():
     assert_exact(make)
 
 
-def test_the_state_is_json_beside_its_tensors():
+def test_the_state_is_json_apart_from_its_tensors():
     feeder = BatchFeeder(loader_of("subclass", "batches", "loader"))
     next(iter(feeder))
     json.dumps(plain(feeder.state_dict()))
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_a_sequence_is_taken_by_index(kind):
+def test_a_sequence_is_read_by_index(kind):
     batches = kind(torch.full((2,), float(n)) for n in range(7))
     assert_exact(lambda: BatchFeeder(batches, 2))
 
 
-def test_a_pass_that_was_given_up_is_followed_by_a_new_one():
+def test_an_abandoned_pass_is_followed_by_a_new_one():
     seed_all(1)
     feeder = BatchFeeder(loader_of("random", "batches", "loader"))
     passing = iter(feeder)
@@ -211,19 +213,19 @@ def test_a_pass_that_was_given_up_is_followed_by_a_new_one():
     other = BatchFeeder(loader_of("random", "batches", "loader"))
     seed_all(1)
     other.load_state_dict(state)
-    assert other.position == 0
+    assert other.position.batches == 0
     found = [window[0].tolist() for window in other]
     assert [[row[0] for row in batch] for batch in found] == [
         [row[0] for row in batch] for batch in expected
     ]
 
 
-def test_a_pass_left_at_its_last_batch_is_brought_to_its_end_before_the_next():
+def test_a_pass_left_at_its_last_window_is_completed_before_the_next():
     def make() -> BatchFeeder:
         return BatchFeeder(loader_of("random", "batches", "loader"), 2, last_window="drop")
 
     seed_all(1)
-    whole = train(make(), epochs=2)
+    expected = train(make(), epochs=2)
     seed_all(1)
     feeder = make()
     feeder.epoch = 0
@@ -236,4 +238,4 @@ def test_a_pass_left_at_its_last_batch_is_brought_to_its_end_before_the_next():
     other = make()
     other.load_state_dict(state)
     set_random_state(now)
-    assert train(other, begin=1, epochs=2) == whole[feeder.steps :]
+    assert train(other, begin=1, epochs=2) == expected[feeder.steps :]

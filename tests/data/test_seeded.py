@@ -1,4 +1,4 @@
-"""What a sample draws depends on seed, epoch and index, and on nothing else."""
+"""The random numbers of a sample depend on seed, epoch and index only."""
 
 import copy
 import pickle
@@ -62,10 +62,10 @@ def test_torch_and_numpy_do_not_draw_the_same_numbers():
     assert all(data[index][0] != data[index][1] for index in range(50))
 
 
-@pytest.mark.parametrize("in_store", [False, True])
-def test_the_generators_are_left_as_they_were(in_store):
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_generators_are_restored(cached):
     seed_all(3)
-    if in_store:  # a normal number of NumPy and of Python's waits for its turn
+    if cached:  # NumPy and Python cache every second normal sample
         np.random.randn()
         random.gauss(0, 1)
     before = random_state()
@@ -78,7 +78,7 @@ def test_the_generators_are_left_as_they_were(in_store):
     assert [drawn() for _ in range(3)] == following
 
 
-def test_the_generators_are_left_as_they_were_by_a_sample_that_fails():
+def test_the_generators_are_restored_after_a_sample_that_fails():
     class Failing:
         def __getitem__(self, index):
             random.random()
@@ -90,15 +90,15 @@ def test_the_generators_are_left_as_they_were_by_a_sample_that_fails():
     assert same_state(random_state(), before)
 
 
-def test_a_sample_may_be_made_of_others_of_its_own_dataset():
+def test_a_sample_may_read_other_samples_of_its_dataset():
     class Mixing:
-        whole: SeededDataset
+        seeded: SeededDataset
 
         def __getitem__(self, index):
             if index < 2:
                 return float(np.random.rand()), random.random(), torch.rand(()).item()
             first = np.random.rand()
-            other = self.whole[index - 2]
+            other = self.seeded[index - 2]
             return first, other, np.random.rand(), random.random()
 
     class Alone:
@@ -106,13 +106,13 @@ def test_a_sample_may_be_made_of_others_of_its_own_dataset():
             return np.random.rand(), np.random.rand(), random.random()
 
     data = Mixing()
-    data.whole = SeededDataset(data)
-    first, other, second, third = data.whole[2]
-    assert other == data.whole[0]
+    data.seeded = SeededDataset(data)
+    first, other, second, third = data.seeded[2]
+    assert other == data.seeded[0]
     assert (first, second, third) == SeededDataset(Alone())[2]
 
 
-def test_workers_make_the_same_samples_also_those_that_outlive_an_epoch():
+def test_workers_read_the_same_samples_also_if_persistent():
     data = SeededDataset(Items(), seed=2)
     plain = DataLoader(data, 3, shuffle=True)
     working = DataLoader(
@@ -129,7 +129,7 @@ def test_workers_make_the_same_samples_also_those_that_outlive_an_epoch():
         assert rows(working) == rows(plain)
 
 
-def test_an_index_may_be_a_name():
+def test_an_index_may_be_a_string():
     class Named(dict):
         def __getitem__(self, name):
             return random.random()
@@ -138,7 +138,7 @@ def test_an_index_may_be_a_name():
     assert data["cat"] == data["cat"] != data["dog"]
 
 
-def test_it_looks_like_the_dataset_it_holds():
+def test_it_forwards_attributes_of_the_dataset():
     inner = Items()
     inner.classes = ["a", "b"]
     data = SeededDataset(inner)
@@ -151,7 +151,7 @@ def test_it_looks_like_the_dataset_it_holds():
     assert Subset(data, [4])[0].tolist() == data[4].tolist()
 
 
-def test_the_epoch_is_passed_on():
+def test_the_epoch_is_forwarded():
     class Knowing(Items):
         epoch = 0
 
@@ -164,17 +164,17 @@ def test_the_epoch_is_passed_on():
 
 
 @pytest.mark.parametrize("wrong", [3, iter([1])])
-def test_what_has_no_index_is_refused(wrong):
+def test_a_dataset_without_getitem_is_rejected(wrong):
     with pytest.raises(TypeError, match=f"got a {type(wrong).__name__}, expected a map-style"):
         SeededDataset(wrong)
 
 
-def test_a_stream_and_a_wrong_seed_are_refused():
+def test_a_stream_and_an_invalid_seed_are_rejected():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(())
 
     with pytest.raises(TypeError, match="SeededDataset got a Stream, expected a map-style dataset"):
         SeededDataset(Stream())
-    with pytest.raises(TypeError, match="seed is a whole number, got 1.5"):
+    with pytest.raises(TypeError, match="seed must be an integer, got 1.5"):
         SeededDataset(Items(), 1.5)

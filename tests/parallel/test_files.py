@@ -25,13 +25,13 @@ def test_loaders_are_divided_told_or_left_alone_by_fit():
     for epoch in (0, 1):
         assert sorted(shuffled[epoch] + others[epoch]) == every
     assert shuffled[0] != shuffled[1]
-    assert epochs["shuffled"] == epochs["told"] == epochs["unshared"] == [0, 1]
+    assert epochs["shuffled"] == epochs["told"] == epochs["unsharded"] == [0, 1]
     assert sampler == [0, 1]
     for name in ("told", "stream"):
         read = [flat(one[name][0]) for one in (first, second)]
         assert read == [every[0::2] * 2, every[1::2] * 2]
     for one in (first, second):
-        assert flat(one["unshared"][0]) == every * 2
+        assert flat(one["unsharded"][0]) == every * 2
 
 
 @pytest.mark.row("O19")

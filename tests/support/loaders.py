@@ -1,4 +1,4 @@
-"""Data that draws at random, loaders of every kind, and a run that can be continued anywhere."""
+"""Random data, loaders of every kind, and a training loop that can be resumed anywhere."""
 
 import copy
 import random
@@ -27,7 +27,7 @@ SIZE = 20
 
 
 class Items(Dataset):
-    """Numbers with noise of three kinds; knows which were read in this process."""
+    """Numbers with noise from three generators; records the indices read in this process."""
 
     def __init__(self, size: int = SIZE) -> None:
         self.size = size
@@ -43,7 +43,7 @@ class Items(Dataset):
 
 
 class Own(RandomSampler):
-    """A subclass with an order of its own, drawn in Python and NumPy."""
+    """A subclass with a custom order, drawn from Python and NumPy."""
 
     def __iter__(self):
         order = list(range(len(self.data_source)))
@@ -53,7 +53,7 @@ class Own(RandomSampler):
 
 
 class Eager(Sampler):
-    """Draws its order when an iterator is asked for."""
+    """Draws its order when an iterator is requested."""
 
     def __iter__(self):
         return iter(torch.randperm(SIZE).tolist())
@@ -63,7 +63,7 @@ class Eager(Sampler):
 
 
 class Memoryless(Sampler):
-    """Draws every index from the global generator when it is asked for."""
+    """Draws every index from the global generator when it is requested."""
 
     def __iter__(self):
         for _ in range(SIZE):
@@ -74,7 +74,7 @@ class Memoryless(Sampler):
 
 
 class Buckets(Sampler):
-    """Batches of its own, of uneven sizes."""
+    """Yields batches of uneven sizes."""
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
         self.generator = generator
@@ -117,7 +117,7 @@ BATCHING = ("batches", "drop_last", "no batches", "batch_sampler", "buckets")
 def loader_of(
     sampler: str, batching: str, owner: str, dataset: Dataset | None = None, **options: Any
 ) -> DataLoader:
-    """A loader made as a script would make it each time it starts."""
+    """Build a loader as a script does each time it starts."""
     data = Items() if dataset is None else dataset
     g = generator()
     if owner == "loader":
@@ -142,7 +142,7 @@ class Saved(NamedTuple):
 
 
 def drawn() -> tuple[float, ...]:
-    """What training draws: dropout and the like."""
+    """Draw random numbers as training does, for example for dropout."""
     return torch.rand(()).item(), random.random(), float(np.random.randn())
 
 
@@ -153,9 +153,9 @@ def train(
     begin: int = 0,
     saves: list[Saved] | None = None,
     every: int = 1,
-    look: Callable[[], None] = lambda: None,
+    after_step: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """The windows and the draws of every step; the generators at the end."""
+    """Return the windows and the draws of every step, and the generators at the end."""
     steps: list[Any] = []
 
     def save(epoch: int) -> None:
@@ -167,8 +167,8 @@ def train(
     for epoch in range(begin, epochs):
         feeder.epoch = epoch
         for window in feeder:
-            steps.append(([batch.tolist() for batch in window], feeder.position, drawn()))
-            look()
+            steps.append(([batch.tolist() for batch in window], feeder.position.batches, drawn()))
+            after_step()
             if len(steps) % every == 0 or feeder.exhausted:
                 save(epoch)
         assert feeder.exhausted
@@ -180,10 +180,10 @@ def train(
 def assert_exact(
     make: Callable[[], BatchFeeder], *, epochs: int = 3, **options: Any
 ) -> list[Saved]:
-    """Every place that can be saved is continued with the bits of the whole run."""
+    """Assert that a run resumed from any save yields the bits of the uninterrupted run."""
     saves: list[Saved] = []
     seed_all(1)
-    whole = train(make(), saves=saves, epochs=epochs, **options)
+    expected = train(make(), saves=saves, epochs=epochs, **options)
     assert len(saves) > epochs
     for save in saves:
         seed_all(99)
@@ -191,12 +191,12 @@ def assert_exact(
         feeder.load_state_dict(copy.deepcopy(save.feeder))
         assert plain(feeder.state_dict()) == plain(save.feeder)
         set_random_state(save.random)
-        assert train(feeder, begin=save.epoch, epochs=epochs) == whole[save.step :], save[:2]
+        assert train(feeder, begin=save.epoch, epochs=epochs) == expected[save.step :], save[:2]
     return saves
 
 
 def plain(tree: Any) -> Any:
-    """The same with tensors as lists; anything that is not plain is an error."""
+    """Convert tensors in a tree to lists; fail on anything but ints and strings beside them."""
     if isinstance(tree, dict):
         return {name: plain(value) for name, value in tree.items()}
     if isinstance(tree, list):

@@ -95,7 +95,7 @@ def _counted(part: nn.Module) -> tuple[int, int]:
 def calendar(job: Job) -> Iterator[str]:
     """Steps, validations and what the run will leave on disk."""
     run = job.run
-    feeder = train_feeder(run, job.train_loader, job.trainer.engine.part)
+    feeder = train_feeder(run, job.train_loader, job.trainer.engine.data_shard)
     total = job.total_steps
     if run.lr_step == "epoch" and run.epochs is not None and feeder.steps is not None:
         total = min(run.epochs * feeder.steps, run.max_steps or run.epochs * feeder.steps)

@@ -1,10 +1,10 @@
-"""How batches reach the loop, and where in them a run is."""
+"""Feeding batches to the loop: windows, shards, and the position in the data."""
 
 from stoker.data.dataloader import length_of
 from stoker.data.feeder import BatchFeeder
 from stoker.data.in_memory import by_sample, loader
 from stoker.data.seeded import SeededDataset
-from stoker.data.sharding.shard import DataShard, unshared
+from stoker.data.sharding.shard import DataShard, unsharded
 
 __all__ = [
     "BatchFeeder",
@@ -13,5 +13,5 @@ __all__ = [
     "by_sample",
     "length_of",
     "loader",
-    "unshared",
+    "unsharded",
 ]

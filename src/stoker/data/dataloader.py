@@ -1,4 +1,4 @@
-"""How many batches a loader has."""
+"""What Stoker needs to know about a `DataLoader`: its length, its generators, its workers."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from copy import copy
@@ -13,112 +13,124 @@ from stoker.core.types import Batch
 from stoker.data.in_memory import batches_of
 
 
+def is_plain_loader(loader: Any) -> bool:
+    """Return whether this is a `DataLoader` that iterates as torch implements it."""
+    return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+
+
+# Length
+
+
 def length_of(loader: Any) -> int | None:
-    """The number of batches, None where the loader does not know it."""
+    """Return the number of batches, or None if the loader does not know it."""
     if not isinstance(loader, Sized):
         return None
     try:
         return len(loader)
-    except TypeError:  # a DataLoader over an iterable dataset has __len__ and no length
+    except TypeError:  # a DataLoader over an iterable dataset has __len__ but no length
         return None
 
 
 def limited(length: int | None, limit: int | float, name: str) -> int:
-    """How many batches a limit leaves."""
+    """Return the number of batches that ``limit``, an int or a fraction, leaves of ``length``."""
     if isinstance(limit, bool) or limit <= 0 or (isinstance(limit, float) and limit > 1):
         raise ValueError(
-            f"a limit on {name} is a number of batches from 1, or a share up to 1.0, got {limit}"
+            f"the limit on {name} must be an integer number of batches from 1, or a fraction up to "
+            f"1.0, got {limit}"
         )
     if isinstance(limit, float):
         if length is None:
             raise ValueError(
-                f"a share of {name} was asked for ({limit}), but it has no length: give a number"
+                f"the limit on {name} is a fraction ({limit}), but {name} has no length: pass a "
+                "number of batches"
             )
         return max(1, ceil(length * limit)) if length else 0
     return limit if length is None else min(limit, length)
 
 
-def why_empty(loader: Any, parts: int) -> str:
-    """The reason why a loader has no batch, where it is known."""
+def why_empty(loader: Any, world_size: int) -> str:
+    """Return the reason why a loader has no batches, for an error message; "" if unknown."""
     samples = length_of(getattr(loader, "dataset", None))
     if not samples or not getattr(loader, "drop_last", False):
         return ""
-    each = f" on each of {parts} processes" if parts > 1 else ""
+    each = f" on each of {world_size} processes" if world_size > 1 else ""
     return (
-        f" (its {samples} samples do not fill one batch of {loader.batch_size}{each} "
-        "and drop_last is on)"
+        f" (its {samples} samples do not fill one batch of {loader.batch_size}{each} and drop_last "
+        "is on)"
     )
 
 
-def owners(loader: Any) -> Iterator[Any]:
-    """The loader and its parts that decide which samples come, and how they are made."""
-    yield loader
+# Components
+
+
+def components(loader: Any) -> list[Any]:
+    """Return the loader, its samplers and its dataset, each once."""
+    found = [loader]
     for name in ("sampler", "batch_sampler", "dataset"):
-        part = getattr(loader, name, None)
-        if part is not None:
-            yield part
+        component = getattr(loader, name, None)
+        if component is not None:
+            found.append(component)
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    if inner is not None and inner is not loader.sampler:
-        yield inner
+    if inner is not None:
+        found.append(inner)
+    return list({id(component): component for component in found}.values())
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:
-    """The generators that the loader and its parts draw from, beside the global one."""
-    found = [getattr(owner, "generator", None) for owner in owners(loader)]
+    """Return the generators of the loader and its components; the global one is not included."""
+    found = [getattr(component, "generator", None) for component in components(loader)]
     unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
     return list(unique.values())
 
 
-def tell_epoch(loader: Any, epoch: int) -> None:
-    """Call ``set_epoch`` wherever the loader or a part of it has it."""
-    _tell(loader, "set_epoch", epoch)
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Call ``set_epoch(epoch)`` on the loader and on each component that has it."""
+    _call(loader, "set_epoch", epoch)
 
 
-def tell_part(loader: Any, index: int, count: int) -> None:
-    """Call ``set_part`` wherever the loader or a part of it has it."""
-    _tell(loader, "set_part", index, count)
+def set_shard(loader: Any, rank: int, world_size: int) -> None:
+    """Call ``set_shard(rank, world_size)`` on the loader and on each component that has it."""
+    _call(loader, "set_shard", rank, world_size)
 
 
-def _tell(loader: Any, method: str, *values: int) -> None:
-    for owner in {id(owner): owner for owner in owners(loader)}.values():
-        tell = getattr(owner, method, None)
-        if tell is not None:
-            tell(*values)
+def _call(loader: Any, method: str, *values: int) -> None:
+    for component in components(loader):
+        function = getattr(component, method, None)
+        if function is not None:
+            function(*values)
 
 
-def workers_run(loader: Any) -> bool:
-    """Whether the loader has workers from an earlier pass, which it will use again."""
-    return _persists(loader) and loader._iterator is not None
+# Workers and indices
 
 
-def wake(loader: Any, generators: Sequence[torch.Generator]) -> None:
-    """Start the workers that outlive a pass, if they do not run: no draw is made, nothing read."""
-    if _persists(loader) and loader._iterator is None:
+def workers_running(loader: Any) -> bool:
+    """Return whether the next pass reuses persistent workers that are running already."""
+    return _has_persistent_workers(loader) and loader._iterator is not None
+
+
+def start_workers(loader: Any, generators: Sequence[torch.Generator]) -> None:
+    """Start persistent workers if they are not running, without drawing or reading anything."""
+    if _has_persistent_workers(loader) and loader._iterator is None:
         with undisturbed(*generators):
             batches_at(loader, [])
 
 
 def batches_at(loader: Any, indices: Iterable[Any]) -> Iterator[Batch]:
-    """What the loader makes of these indices, begun as it begins a pass; its workers are kept."""
-    batches: Any = batches_of(over(loader, indices))
-    if _persists(loader):
+    """Start a pass over these indices only; persistent workers stay with ``loader``."""
+    batches: Any = batches_of(with_indices(loader, indices))
+    if _has_persistent_workers(loader):
         batches._index_sampler = loader._index_sampler  # for the passes that follow
         loader._iterator = batches
     return batches  # type: ignore[no-any-return]
 
 
-def over(loader: Any, indices: Iterable[Any]) -> Any:
-    """The same loader over these indices, with no workers yet."""
+def with_indices(loader: Any, indices: Iterable[Any]) -> Any:
+    """Return a copy of the loader that reads these indices, without workers so far."""
     twin = copy(loader)
     sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    twin.__dict__.update({sampler: indices, "_iterator": None})  # a loader guards its attributes
+    twin.__dict__.update({sampler: indices, "_iterator": None})  # setattr is blocked by DataLoader
     return twin
 
 
-def _persists(loader: Any) -> bool:
-    return (
-        isinstance(loader, DataLoader)
-        and type(loader).__iter__ is DataLoader.__iter__
-        and loader.persistent_workers
-        and loader.num_workers > 0
-    )
+def _has_persistent_workers(loader: Any) -> bool:
+    return is_plain_loader(loader) and loader.persistent_workers and loader.num_workers > 0

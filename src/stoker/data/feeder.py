@@ -1,4 +1,4 @@
-"""`BatchFeeder`: the batches of a loader, in the windows that make one step."""
+"""`BatchFeeder`: the batches of a loader in accumulation windows, one window per step."""
 
 import operator
 from collections import deque
@@ -16,42 +16,54 @@ from stoker.data.dataloader import (
     generators_of,
     length_of,
     limited,
-    tell_epoch,
-    tell_part,
-    wake,
+    set_epoch,
+    set_shard,
+    start_workers,
     why_empty,
-    workers_run,
+    workers_running,
 )
-from stoker.data.resume.position import check_unchanged, description_of, is_recut, strategy_for
-from stoker.data.resume.rng import RngSnapshot, packed, set_states, states_of, unpacked
-from stoker.data.resume.strategies import Position, ShardedStrategy
-from stoker.data.sharding.shard import DataShard, in_order, tell_undivided, way_of
-from stoker.data.sharding.synced import longest_of, together
+from stoker.data.resume.fingerprint import check_fingerprint, fingerprint, is_resharded
+from stoker.data.resume.position import Position
+from stoker.data.resume.rng import generator_states, set_generator_states
+from stoker.data.resume.strategies import ShardedStrategy, strategy_for
+from stoker.data.sharding.shard import (
+    DataShard,
+    ShardingMode,
+    interleave,
+    sharding_mode,
+    warn_if_unsharded,
+)
+from stoker.data.sharding.synced import SyncedWindow, longest_of, sync_window
 
 LastWindow: TypeAlias = Literal["flush", "drop"]
 Loaders: TypeAlias = Iterable[Batch] | Mapping[str, Iterable[Batch]]
 
 _END = object()
-_ALONE = DataShard()
+_SINGLE = DataShard()
 
 
 class BatchFeeder:
-    """One pass after another over a loader, ``accumulate`` batches at a time.
+    """Iterates over a loader any number of times, ``accumulate`` batches at a time.
 
     Args:
-        loader: anything that can be iterated, with or without a length.
-        accumulate: batches per window; a window makes one step.
-        last_window: a last window with fewer batches makes a smaller step ("flush") or none
-            ("drop").
-        limit: at most so many batches per pass, or that share of them as a float.
-        part: which part of the data this process reads, where there are several. Every process
-            makes its feed, and takes as many windows as the others.
+        loader: any iterable of batches, with or without a length.
+        accumulate: the number of batches in a window; each window makes one step.
+        last_window: what to do with a last window that has fewer batches: "flush" makes a smaller
+            step of it, "drop" discards it.
+        limit: the maximum number of batches per pass, or a fraction of them as a float.
+        name: the name of the loader in messages.
+        shard: the shard of the data that this process reads. Every process builds a feeder, and
+            all hand out the same number of windows.
 
-    With `timed` set, `waited` is the seconds that batches took to come, all passes together.
-    With `epoch` set, each pass tells that number to the loader's parts that have ``set_epoch``.
-    `state_dict` is the position; after `load_state_dict` the next pass is what was left of the one
-    in progress, with the bits it would have had. Restore the global random numbers before that
-    pass begins. What draws at random in worker processes needs a `SeededDataset`.
+    Attributes:
+        position: how far the pass in progress has got. Do not modify it.
+        epoch: if set, each pass calls ``set_epoch`` with it, on the loader and its components.
+        timed: whether to measure the time spent waiting for batches.
+        waited: the seconds spent waiting for batches in all timed passes.
+
+    After `load_state_dict` the next pass resumes the saved one, with the same bits. Restore the
+    global random number generators before that pass starts. A dataset that draws random numbers in
+    worker processes must be a `SeededDataset`.
     """
 
     def __init__(
@@ -62,255 +74,245 @@ class BatchFeeder:
         last_window: LastWindow = "flush",
         limit: int | float | None = None,
         name: str = "train_loader",
-        part: DataShard = _ALONE,
+        shard: DataShard = _SINGLE,
     ) -> None:
         _check_iterable(loader, name)
         if type(accumulate) is not int or accumulate < 1:
-            raise ValueError(f"accumulate is a whole number from 1, got {accumulate!r}")
+            raise ValueError(f"accumulate must be an integer from 1, got {accumulate!r}")
         if last_window not in ("flush", "drop"):
-            raise ValueError(f"last_window is 'flush' or 'drop', got {last_window!r}")
+            raise ValueError(f"last_window must be 'flush' or 'drop', got {last_window!r}")
         self.loader = loader
         self.accumulate = accumulate
         self.last_window = last_window
-        self._name = name
-        self._part = part
-        self._way = way_of(loader, part)
-        self._home = self._strategy = strategy_for(loader, name, part)
-        length = self._strategy.length
-        if self._way == "own":
-            tell_undivided(loader, name, part)
-            length = longest_of(length)
-        self._cap = limited(length, limit, name) if limit is not None else None
-        self.batches = self._full = self._at_most(length)
-        self._ended = False
-        self.position = 0
+        self.epoch: int | None = None
         self.timed = False
         self.waited = 0.0
-        self.epoch: int | None = None
-        self._idled = 0  # batches of the pass in progress that only kept others company,
-        self._idle = 0  # and those of the window in hand, where each process reads its own
-        self._samples = 0  # of that window, over all processes
-        self._mark: RngSnapshot | None = None  # of the pass in progress
-        self._place: Position | None = None  # where the next pass begins, if not at the beginning
-        self._over = False  # whether the pass in progress was given up
-        self._drained = False  # whether its loader has come to its end
-        self._wake = False  # whether the loader had workers that it did not have to start
+        self.position = Position()
+        self._name = name
+        self._shard = shard
+        self._mode = sharding_mode(loader, shard)
+        self._synced = self._mode is ShardingMode.PER_RANK
+        self._default_strategy = self._strategy = strategy_for(loader, name, shard)
+        if self._synced:
+            warn_if_unsharded(loader, name, shard)
+            self._strategy.length = longest_of(self._strategy.length)
+        length = self._strategy.length
+        self._max_batches = limited(length, limit, name) if limit is not None else None
+        self._window = SyncedWindow()  # the current one, if windows are synced
+        self._restart_workers = False  # whether persistent workers ran when the state was saved
         if self.batches == 0:
-            why = why_empty(loader, part.count)
-            raise ValueError(f"{name} is empty: it has no batches{why}, expected at least one")
+            reason = why_empty(loader, shard.world_size)
+            raise ValueError(f"{name} is empty: it has no batches{reason}, expected at least one")
         if self.steps == 0:
             raise ValueError(
-                f"{name} has {self.batches} batches, which make no step of {accumulate}: "
-                "use last_window='flush' or a smaller accumulate"
+                f"{name} has {self.batches} batches, too few for a step of {accumulate}: use "
+                "last_window='flush' or a smaller accumulate"
             )
 
     @property
-    def steps(self) -> int | None:
-        """Windows per pass, None where the loader has no length."""
-        if self.batches is None:
-            return None
-        whole, rest = divmod(self.batches, self.accumulate)
-        return whole + (1 if rest and self.last_window == "flush" else 0)
+    def batches(self) -> int | None:
+        """The number of batches per pass; None if the loader has no length."""
+        length = self._strategy.length
+        return (
+            length
+            if length is None or self._max_batches is None
+            else min(length, self._max_batches)
+        )
 
     @property
-    def taken_up_at(self) -> int:
-        """The windows of the pass that an earlier run has had, if the next one goes on with it."""
-        goes_on = self._place is not None and not self._over
-        return self.position // self.accumulate if goes_on else 0
+    def steps(self) -> int | None:
+        """The number of windows per pass; None if the loader has no length."""
+        if self.batches is None:
+            return None
+        full, rest = divmod(self.batches, self.accumulate)
+        return full + (1 if rest and self.last_window == "flush" else 0)
+
+    @property
+    def first_step(self) -> int:
+        """The index of the first window of the next pass: above 0 if it resumes a saved one."""
+        resumes = self.position.resume_point is not None and not self.position.abandoned
+        return self.position.batches // self.accumulate if resumes else 0
 
     @property
     def exhausted(self) -> bool:
-        """Whether the pass in progress has handed out every batch it will, as far as known."""
-        if self._ended or self.batches is None:
-            return self._ended
-        left = self.batches - self.position - self._idled
+        """Whether the pass in progress has no further window, as far as known."""
+        position, batches = self.position, self.batches
+        if position.ended or batches is None:
+            return position.ended
+        left = batches - position.batches - position.padding
         return left < (self.accumulate if self.last_window == "drop" else 1)
 
     @property
-    def ended(self) -> bool:
-        """Whether the pass in progress has come to its end."""
-        return self._ended
+    def padding(self) -> int:
+        """The number of padding batches at the end of the current window.
 
-    @property
-    def place(self) -> tuple[int, bool, bool, int]:
-        """Where the pass in progress is; set it back to hand out the last window once more."""
-        return self.position, self._drained, self._ended, self._idled
-
-    @place.setter
-    def place(self, place: tuple[int, bool, bool, int]) -> None:
-        self.position, self._drained, self._ended, self._idled = place
-
-    @property
-    def idle(self) -> int:
-        """How many batches at the end of the window in hand only keep other processes company.
-
-        Their samples count elsewhere or have counted before: here they weigh nothing.
+        Padding keeps the ranks in lockstep. It repeats data that counts elsewhere, so it has
+        weight 0.
         """
-        if self._part.count == 1:
+        if self._shard.world_size == 1:
             return 0
-        return self._idle if self._way == "own" else self._strategy.idle(self.position)
+        return (
+            self._window.padding if self._synced else self._strategy.padding(self.position.batches)
+        )
 
-    def whole(self, sizes: Sequence[int]) -> int:
-        """The samples of the window in hand over all processes; ``sizes`` are those here.
+    def global_size(self, sizes: Sequence[int]) -> int:
+        """Return the number of samples in the current window on all ranks, without padding.
 
-        Every process calls it. Idle batches do not count, whatever size they are given.
-        """
-        if self._way == "own":
-            return self._samples
-        if self._way == "even":
-            return sum(sizes) * self._part.count
-        return self._strategy.whole(self.position, sizes)
-
-    def in_order(self, parts: Sequence[Sequence[Any]]) -> list[Any]:
-        """What all processes made of their windows, in the order of the data they share.
-
-        Where each reads its own, what this one made.
+        All ranks must call it.
 
         Args:
-            parts: by process, a tree of tensors for each window that was not idle.
+            sizes: the sizes of this rank's batches in the window.
         """
-        if self._way in ("alone", "own"):
-            return list(parts[self._part.index])
-        return in_order(parts, rows=getattr(self.loader, "batch_sampler", None) is not None)
+        if self._shard.world_size == 1:
+            return sum(sizes)
+        if self._synced:
+            return self._window.samples
+        if self._mode is ShardingMode.EVEN:
+            return sum(sizes) * self._shard.world_size
+        return self._strategy.global_size(self.position.batches, sizes)
+
+    def interleave(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:
+        """Merge the outputs of all ranks in the order of the data.
+
+        If each rank reads its own loader, return the outputs of this rank.
+
+        Args:
+            outputs: for each rank, a tree of tensors per window, without padding.
+        """
+        if self._synced or self._mode is ShardingMode.SINGLE:
+            return list(outputs[self._shard.rank])
+        return interleave(outputs, by_row=getattr(self.loader, "batch_sampler", None) is not None)
 
     def generators(self) -> list[torch.Generator]:
-        """The generators that the loader and its parts draw from, beside the global one."""
+        """Return the generators of the loader and its components, without the global one."""
         return generators_of(self.loader)
 
     def end_pass(self) -> None:
-        """The pass in progress is over, whatever is left of it: the next one begins anew."""
-        self._over = True
+        """Discard the rest of the pass in progress: the next pass starts from the beginning."""
+        self.position.abandoned = True
+
+    def rewind(self, position: Position) -> None:
+        """Go back to an earlier position in this pass, to save the state there.
+
+        Args:
+            position: a copy of `position`, made before the windows that are undone.
+        """
+        self.position = position
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as a tree of tensors, numbers and strings.
+        """Return the position in the data, as a tree of tensors, numbers and strings.
 
-        In the middle of a pass it holds the random state at its beginning, too: the order of the
-        samples follows from that.
+        Within a pass it includes the random state at the start of the pass, which determines the
+        order of the samples.
         """
-        given_up = self._over and not self.exhausted
-        within = self._mark is not None and not self._ended and not given_up
+        position = self.position
+        discarded = position.abandoned and not self.exhausted
+        within_pass = position.start is not None and not position.ended and not discarded
         state: dict[str, Any] = {
-            "position": self.position if within else 0,
-            "loader": description_of(self._strategy, self._part.count),
-            "own": states_of(self.generators()),
-            "workers_run": int(self._wake or workers_run(self._strategy.reader)),
+            "loader": fingerprint(self._strategy, self._shard.world_size),
+            "generators": generator_states(self.generators()),
+            "workers_running": int(self._restart_workers or workers_running(self._strategy.reader)),
         }
         if self.epoch is not None:
             state["epoch"] = self.epoch
-        if within and self._mark is not None:
-            state["over"], state["drained"] = int(self._over), int(self._drained)
-            state["begin"] = packed(self._mark.shared)
-            state["own_begin"] = self._mark.own
-            state["warm"] = int(self._mark.warm)
-            if self._way == "own":
-                state["idled"] = self._idled
-        loader_state = self._strategy.state(self.position if within else None)
+        if within_pass:
+            state["position"] = position.state_dict()
+        loader_state = self._strategy.state(position.batches if within_pass else None)
         if loader_state is not None:
             state["loader_state"] = loader_state
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the position of `state_dict`; the next pass begins there."""
-        within = "begin" in state
-        found = description_of(self._home, self._part.count)
-        check_unchanged(self._name, state["loader"], found, within_pass=within)
+        """Restore the position that `state_dict` returned; the next pass starts there."""
+        saved, within_pass = state["loader"], "position" in state
+        found = fingerprint(self._default_strategy, self._shard.world_size)
+        check_fingerprint(self._name, saved, found, within_pass=within_pass)
         generators = self.generators()
-        if len(generators) == len(state["own"]):
-            set_states(generators, state["own"])
-        self.position, self._ended = state["position"], False
+        if len(generators) == len(state["generators"]):
+            set_generator_states(generators, state["generators"])
         self.epoch = state.get("epoch")
-        self._wake = bool(state["workers_run"])
-        self._over = self._drained = False
-        self._idled = state.get("idled", 0) if self._way == "own" else 0
-        self._mark = self._place = None
-        self._strategy, self.batches = self._home, self._full
-        if within:
-            self._over, self._drained = bool(state["over"]), bool(state["drained"])
-            self._mark = RngSnapshot(
-                unpacked(state["begin"]), state["own_begin"], bool(state["warm"])
+        self._restart_workers = bool(state["workers_running"])
+        self._strategy, self.position = self._default_strategy, Position()
+        if within_pass:
+            self.position = Position.from_state_dict(
+                state["position"], state["generators"], saved.get("num_workers", 0)
             )
-            workers = state["loader"].get("num_workers", 0)
-            self._place = Position(self.position, self._mark, state["own"], workers)
-        recut = within and is_recut(state["loader"], found)
-        if recut and self._way == "alone":
-            self._strategy = ShardedStrategy(self.loader, self._name, self._part, seed=0)
-        self._strategy.load(state, self._place)
-        if recut:
-            self.batches = self._at_most(self._strategy.length)
+            if not self._synced:
+                self.position.padding = 0
+            if self._mode is ShardingMode.SINGLE and is_resharded(saved, found):
+                self._strategy = ShardedStrategy(self.loader, self._name, self._shard, seed=0)
+        self._strategy.load(state, self.position.resume_point)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """One pass, or what is left of it; `position` counts the batches handed out."""
+        """Yield the windows of a new pass, or the rest of a restored one."""
         windows = self._windows()
-        return windows if self._way != "own" else self._together(windows)
+        return self._in_lockstep(windows) if self._synced else windows
 
     def _windows(self) -> Iterator[list[Batch]]:
         source = self._begin()
-        size = self.accumulate
+        position, size = self.position, self.accumulate
         if self.timed:
             source = self._timed(source)
         window: list[Batch] = []
         for batch in source:
             window.append(batch)
             if len(window) == size:
-                self.position += size
+                position.batches += size
                 yield window
                 window = []
-        self._drained = True
+        position.drained = True
         if window and self.last_window == "flush":
-            self.position += len(window)
+            position.batches += len(window)
             yield window
-        if not self.position and self._way != "own":
+        if not position.batches and not self._synced:
             raise ValueError(
-                f"{self._name} gave {len(window)} batches, not enough for a step: an iterator can "
+                f"{self._name} yielded {len(window)} batches, too few for a step: an iterator can "
                 "be read only once, so pass a list or a DataLoader"
             )
-        self._ended = True
+        position.ended = True
 
-    def _together(self, windows: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
-        """The same windows, and further ones for as long as another process has some."""
+    def _in_lockstep(self, windows: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        """Yield the windows, padded, for as long as any rank has one."""
         while True:
             window = next(windows, [])
-            found = together(window, self.position + self._idled, self._name, self._part)
-            self._idle, self._samples = found.idle, found.samples
-            self._idled += found.idle
-            self._ended = not found.window
-            if self._ended:
+            position = self.position
+            handed_out = position.batches + position.padding
+            self._window = sync_window(window, handed_out, self._name, self._shard)
+            position.padding += self._window.padding
+            position.ended = not self._window.batches
+            if position.ended:
                 return
-            yield found.window
+            yield self._window.batches
 
     def _begin(self) -> Iterable[Batch]:
-        """The batches of the pass that begins."""
-        place, self._place = self._place, None
+        """Start a pass, or resume the restored one, and return its batches."""
         if self.epoch is not None:
-            tell_epoch(self.loader, self.epoch)
-        if self._way == "own":
-            tell_part(self.loader, self._part.index, self._part.count)
-        if place is not None:
-            left: Iterable[Batch] = ()
-            if not self._drained:
-                left = self._capped(self._strategy.resumed(place), place.position)
-            if not self._over:
-                return left
-            deque(left, maxlen=0)  # no batch of it is wanted, but its end may draw
-        self.position = self._idled = 0
-        self._ended = self._over = self._drained = False
-        self._strategy, self.batches = self._home, self._full
-        if self._wake:
-            wake(self._strategy.reader, self.generators())
-            self._wake = False
-        self._mark = self._strategy.mark()
-        return self._capped(self._strategy.fresh(self.epoch), 0)
+            set_epoch(self.loader, self.epoch)
+        if self._synced:
+            set_shard(self.loader, self._shard.rank, self._shard.world_size)
+        point, self.position.resume_point = self.position.resume_point, None
+        if point is not None:
+            rest: Iterable[Batch] = ()
+            if not self.position.drained:
+                rest = self._limited(self._strategy.resume(point), point.batches)
+            if not self.position.abandoned:
+                return rest
+            deque(rest, maxlen=0)  # its batches are discarded, but its end may draw
+        self._strategy = self._default_strategy
+        if self._restart_workers:
+            start_workers(self._strategy.reader, self.generators())
+            self._restart_workers = False
+        self.position = Position(start=self._strategy.snapshot())
+        return self._limited(self._strategy.start(self.epoch), 0)
 
-    def _at_most(self, length: int | None) -> int | None:
-        return length if length is None or self._cap is None else min(length, self._cap)
-
-    def _capped(self, source: Iterable[Batch], begin: int) -> Iterable[Batch]:
-        return source if self._cap is None else islice(source, max(0, self._cap - begin))
+    def _limited(self, source: Iterable[Batch], consumed: int) -> Iterable[Batch]:
+        limit = self._max_batches
+        return source if limit is None else islice(source, max(0, limit - consumed))
 
     def _timed(self, source: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches; `waited` grows by the seconds that each took to come."""
+        """Yield the same batches, and add the seconds that each took to `waited`."""
         began = perf_counter()
-        batches = iter(source)  # which may start workers
+        batches = iter(source)  # this may start workers
         while True:
             batch = next(batches, _END)
             self.waited += perf_counter() - began
@@ -321,9 +323,9 @@ class BatchFeeder:
 
 
 def val_feeders_of(
-    loader: Loaders | None, limit: int | float | None, part: DataShard = _ALONE
+    loader: Loaders | None, limit: int | float | None, shard: DataShard = _SINGLE
 ) -> dict[str, BatchFeeder]:
-    """Validation data by the prefix of its results: "val", or "val/<name>"."""
+    """Return a feeder for each validation loader, by prefix of its results: "val", "val/<name>"."""
     if loader is None:
         return {}
     if isinstance(loader, int):
@@ -335,33 +337,33 @@ def val_feeders_of(
     else:
         named = {"val": loader}
     return {
-        name: BatchFeeder(one, limit=limit, name=f"{name} loader", part=part)
+        name: BatchFeeder(one, limit=limit, name=f"{name} loader", shard=shard)
         for name, one in named.items()
     }
 
 
 def count_of(name: str, value: Any) -> int | None:
-    """A number of epochs or steps, or None for no limit."""
+    """Return a limit on epochs or steps as an int; None means no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise ValueError(f"{name} is a whole number from 0, got {value!r}")
+        raise ValueError(f"{name} must be an integer from 0, got {value!r}")
     return operator.index(value)
 
 
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
-    """The first batches of a loader, so many or that share of them, as a list."""
+    """Return the first ``limit`` batches of a loader, or that fraction of them, as a list."""
     return list(islice(loader, limited(length_of(loader), limit, "train_loader")))
 
 
 def _check_iterable(loader: Any, name: str) -> None:
     if isinstance(loader, Tensor | np.ndarray):
         raise TypeError(
-            f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or "
-            "another iterable of batches (to predict one batch, give a tensor)"
+            f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or another "
+            "iterable of batches (to predict a single batch, pass a tensor)"
         )
     if not isinstance(loader, Iterable):
         raise TypeError(
-            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable "
-            "of batches"
+            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable of "
+            "batches"
         )

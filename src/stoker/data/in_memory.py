@@ -1,4 +1,4 @@
-"""Batches of data in memory: gathered by their indices at once instead of sample by sample."""
+"""In-memory data: gather a batch with one indexing operation instead of sample by sample."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -19,49 +19,48 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from stoker.core.types import Batch
-from stoker.data.resume.skipping_sampler import batches_drawn
+from stoker.data.samplers import batches_drawn
 
 _Loader = TypeVar("_Loader")
 
 Gather: TypeAlias = Callable[[Any], Any]
-"""What makes a batch of the samples at some indices."""
+"""A function that returns the batch of samples at the given indices."""
 
-
-_USUAL = {Tensor: collate.collate_tensor_fn, np.ndarray: collate.collate_numpy_array_fn}
-"""How torch puts samples together, unless somebody has told it to do otherwise."""
+_TORCH_COLLATE = {Tensor: collate.collate_tensor_fn, np.ndarray: collate.collate_numpy_array_fn}
+"""The functions with which torch collates samples, unless they were replaced."""
 
 
 def loader(
     dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, **options: Any
 ) -> DataLoader[Any]:
-    """A `DataLoader` that gathers a batch at once where the data is in memory.
+    """Return a `DataLoader` that gathers entire batches if the data is in memory.
 
         loader((images, labels), 32, shuffle=True)
         loader({"input_ids": tokens, "labels": labels}, 8)
 
     Order, bits, types and random draws are those of a `DataLoader` that stacks sample by sample.
-    Which tensors and arrays a dataset has is looked up now, what is in them at each batch.
+    The tensors and arrays of the dataset are looked up now, their contents with each batch.
 
     Args:
-        dataset: a tensor or array; a tuple or dict of them, nested or not, which have as many
-            rows each; a `TensorDataset`, `StackDataset` or `Subset` of such. Anything else is a
-            dataset for a plain `DataLoader`.
-        batch_size: samples per batch.
-        shuffle: whether each pass has an order of its own.
+        dataset: a tensor or array; a tuple or dict of them, possibly nested, with the same number
+            of rows each; a `TensorDataset`, `StackDataset` or `Subset` of these. Anything else is
+            passed to a plain `DataLoader`.
+        batch_size: the number of samples per batch.
+        shuffle: whether to shuffle the samples in every pass.
         options: further arguments of `torch.utils.data.DataLoader`. With workers or a
-            ``collate_fn``, samples are made one by one.
+            ``collate_fn``, samples are read one by one.
     """
-    made = DataLoader(_as_dataset(dataset), batch_size, shuffle, **options)
-    gather = _gather_of(made)
-    return made if gather is None else _gathering(made, gather)
+    plain = DataLoader(_as_dataset(dataset), batch_size, shuffle, **options)
+    gather = _gather_of(plain)
+    return plain if gather is None else _gathering(plain, gather)
 
 
 def by_sample(loader: _Loader) -> _Loader:
-    """The loader itself, marked: its batches are made sample by sample, whatever its data is."""
+    """Mark a loader so that its samples are always read one by one, and return it."""
     if isinstance(loader, DataLoader):  # nothing else is ever gathered
-        if type(loader.dataset) is _Gathered:
+        if type(loader.dataset) is _GatheringDataset:
             raise ValueError(
-                "this loader was made by stoker.data.loader, to gather its batches: make a "
+                "this loader was built by stoker.data.loader, which gathers batches: build a "
                 "torch.utils.data.DataLoader instead"
             )
         loader.by_sample = True
@@ -69,9 +68,9 @@ def by_sample(loader: _Loader) -> _Loader:
 
 
 def batches_of(loader: Any) -> Iterator[Batch]:
-    """One pass over a loader; where its data is in memory, batches are gathered.
+    """Start a pass over a loader; gather the batches if its data is in memory.
 
-    They are what ``iter(loader)`` gives, in the same bits, and draw the same random numbers.
+    The batches have the same bits as those of ``iter(loader)``, and draw the same random numbers.
     """
     gather = _gather_of(loader)
     if gather is None:
@@ -84,15 +83,15 @@ def batches_of(loader: Any) -> Iterator[Batch]:
 
 
 def _gathering(loader: Any, gather: Gather) -> Any:
-    """The same loader; its own iterators gather."""
+    """Return a copy of the loader whose iterators gather."""
     twin = copy(loader)
-    dataset = _Gathered(loader.dataset, gather)
-    twin.__dict__.update(dataset=dataset, collate_fn=_as_it_is)  # a loader guards its attributes
+    dataset = _GatheringDataset(loader.dataset, gather)
+    twin.__dict__.update(dataset=dataset, collate_fn=_identity)  # setattr is blocked
     return twin
 
 
-class _Gathered(Dataset[Any]):
-    """Data in memory whose batches come ready."""
+class _GatheringDataset(Dataset[Any]):
+    """In-memory data that returns entire batches from ``__getitems__``."""
 
     def __init__(self, data: Any, gather: Gather) -> None:
         self.data = data
@@ -108,30 +107,32 @@ class _Gathered(Dataset[Any]):
         return len(self.data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _gathered, (self.data,)  # functions of functions cannot be pickled
+        return _gathering_dataset, (self.data,)  # closures cannot be pickled
 
 
-def _gathered(data: Any) -> Any:
-    """The data as a dataset whose batches come ready, or itself where it is not in memory."""
+def _gathering_dataset(data: Any) -> Any:
+    """Wrap the data if it can be gathered, otherwise return it."""
     gather = _gather(data)
-    return data if gather is None else _Gathered(data, gather)
+    return data if gather is None else _GatheringDataset(data, gather)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 def _as_dataset(data: Any) -> Any:
-    """Tuples and dicts of arrays as a dataset of their rows, anything else as it is."""
+    """Convert tuples and dicts of arrays to a dataset of their rows; return anything else."""
     if isinstance(data, Tensor | np.ndarray) or not _is_columns(data):
         return data
     columns = data if isinstance(data, Mapping) else dict(enumerate(data))
-    parts: dict[Any, Any] = {name: _as_dataset(column) for name, column in columns.items()}
-    sizes = {name: len(part) for name, part in parts.items()}
+    datasets: dict[Any, Any] = {name: _as_dataset(column) for name, column in columns.items()}
+    sizes = {name: len(dataset) for name, dataset in datasets.items()}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-        raise ValueError(f"columns of data have as many rows each, but {found}")
-    return StackDataset(**parts) if isinstance(data, Mapping) else StackDataset(*parts.values())
+        raise ValueError(f"columns of rows must have the same length, but {found}")
+    if isinstance(data, Mapping):
+        return StackDataset(**datasets)
+    return StackDataset(*datasets.values())
 
 
 def _is_columns(data: Any) -> bool:
@@ -142,28 +143,29 @@ def _is_columns(data: Any) -> bool:
 
 
 def _gather_of(loader: Any) -> Gather | None:
-    """How batches of this loader are gathered; None where only the loader can make them."""
+    """Return the function that gathers this loader's batches; None if it cannot be gathered."""
     plain = type(loader) is DataLoader and loader.batch_sampler is not None
     if not plain or loader.num_workers or getattr(loader, "by_sample", False):
         return None
-    if type(loader.dataset) is _Gathered and loader.collate_fn is _as_it_is:
+    if type(loader.dataset) is _GatheringDataset and loader.collate_fn is _identity:
         return loader.dataset.gather
     return _gather(loader.dataset) if loader.collate_fn is default_collate else None
 
 
 def _gather(data: Any) -> Gather | None:
-    """What makes a batch of the samples at some indices, None where one by one is the only way.
+    """Return the function that gathers batches of this data; None if it cannot be gathered.
 
-    It is tried on the first sample. An index that is no whole number from 0, such as -1, is left
-    to torch, and so are errors.
+    The function is verified on the first sample. Indices other than non-negative integers, and
+    errors, are left to torch.
     """
-    if any(collate.default_collate_fn_map[kind] is not usual for kind, usual in _USUAL.items()):
+    collate_fns = collate.default_collate_fn_map
+    if any(collate_fns[kind] is not function for kind, function in _TORCH_COLLATE.items()):
         return None
     try:
         rows = _rows(data)
-        if _form(rows(torch.tensor([0, 0]))) != _form(default_collate([data[0], data[0]])):
+        if _layout(rows(torch.tensor([0, 0]))) != _layout(default_collate([data[0], data[0]])):
             return None
-    except Exception:  # whatever is odd about the data, a DataLoader knows it, or says it
+    except Exception:  # a plain DataLoader handles or reports whatever is wrong with the data
         return None
 
     def gather(indices: Any) -> Any:
@@ -179,7 +181,7 @@ def _gather(data: Any) -> Gather | None:
 
 
 def _rows(data: Any) -> Gather:
-    """What takes rows out of data that is made of tensors and arrays alone."""
+    """Return the function that selects rows of data made of tensors and arrays only."""
     kind = type(data)
     if kind is Tensor and not data.requires_grad:
         if data.device.type == "cpu":
@@ -197,18 +199,18 @@ def _rows(data: Any) -> Gather:
     if kind is Subset:
         inner, chosen = _rows(data.dataset), _index(data.indices)
         return lambda index: inner(chosen.index_select(0, index))
-    raise TypeError(f"{kind.__name__} is not known to be in memory")
+    raise TypeError(f"cannot gather rows of {kind.__name__}")
 
 
 def _index(indices: Any) -> Tensor:
-    """Indices as a tensor; that of a list is made by NumPy in a fifth of the time torch takes."""
+    """Convert indices to a tensor; for a list, NumPy takes a fifth of the time of torch."""
     return indices if isinstance(indices, Tensor) else torch.from_numpy(np.array(indices))
 
 
-def _form(batch: Any) -> Any:
-    """What two ways to make a batch must have in common."""
+def _layout(batch: Any) -> Any:
+    """Return the types, shapes and strides in a batch."""
     if isinstance(batch, Tensor):
         return type(batch), batch.dtype, batch.shape, batch.stride(), batch.device
     if isinstance(batch, dict):
-        return type(batch), {name: _form(part) for name, part in batch.items()}
-    return type(batch), [_form(part) for part in batch]
+        return type(batch), {name: _layout(part) for name, part in batch.items()}
+    return type(batch), [_layout(part) for part in batch]

@@ -1,4 +1,4 @@
-"""`SeededDataset`: random numbers that belong to the sample, not to the process that makes it."""
+"""`SeededDataset`: random numbers that depend on the sample, not on the process that reads it."""
 
 import operator
 import random
@@ -16,20 +16,20 @@ _MASK = 2**64 - 1
 
 
 class SeededDataset(Dataset[Any]):
-    """A map-style dataset in which what sample i draws depends on seed, epoch and i alone.
+    """A map-style dataset whose random numbers depend only on seed, epoch and index.
 
-    Python's ``random``, NumPy's and torch's global generators are seeded before each sample is
-    made, and afterwards are as they were. So augmentation is the same with any number of workers,
-    in any order, and after a run was continued in the middle of an epoch.
+    The global generators of Python, NumPy and torch are seeded before each sample is read and
+    restored afterwards. So augmentation is the same with any number of workers, in any order, and
+    after a run was resumed in the middle of an epoch.
 
         loader = DataLoader(SeededDataset(images, seed=1), batch_size=32, num_workers=4)
 
     Args:
-        dataset: what makes the samples. Its attributes are found here too.
-        seed: another seed gives other random numbers.
+        dataset: the dataset to wrap. Its attributes are available here too.
+        seed: the seed of all samples.
 
-    A batch is made sample by sample, even where the dataset could make it at once. Generators
-    that the dataset keeps itself are not seeded.
+    Samples are read one by one, even if the dataset has ``__getitems__``. Generators that the
+    dataset owns are not seeded.
     """
 
     def __init__(self, dataset: Any, seed: int = 0) -> None:
@@ -39,7 +39,7 @@ class SeededDataset(Dataset[Any]):
                 "(one with __getitem__)"
             )
         if type(seed) is not int:
-            raise TypeError(f"seed is a whole number, got {seed!r}")
+            raise TypeError(f"seed must be an integer, got {seed!r}")
         self.dataset = dataset
         self.seed = seed
         self._bits = np.random.MT19937(0)
@@ -48,39 +48,41 @@ class SeededDataset(Dataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which samples are made."""
+        """The epoch that samples are read for."""
         return int(self._epoch.item())
 
     def set_epoch(self, epoch: int) -> None:
-        """Samples are made for this epoch from now on, also by workers that already run."""
+        """Read samples for this epoch from now on, also in workers that are running already."""
         self._epoch.fill_(epoch)
         inner = getattr(self.dataset, "set_epoch", None)
         if inner is not None:
             inner(epoch)
 
     def __getitem__(self, index: Any) -> Any:
-        with _generators_lent(self._bits):
-            return self._make(index, self._key())
+        with _preserve_generators(self._bits):
+            return self._read(index, self._key())
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """The samples of a batch; the generators are saved and restored once for all of them."""
-        with _generators_lent(self._bits):
+        """Return the samples of a batch; save and restore the generators once for all of them."""
+        with _preserve_generators(self._bits):
             key = self._key()
-            return [self._make(index, key) for index in indices]
+            return [self._read(index, key) for index in indices]
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset" or name.startswith("__"):  # not set yet, or asked by copy and pickle
+        if name == "dataset" or name.startswith(
+            "__"
+        ):  # not set yet, or looked up by copy and pickle
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
 
     def _key(self) -> int:
-        return _mixed(_mixed(self.seed) + self.epoch)
+        return _mix(_mix(self.seed) + self.epoch)
 
-    def _make(self, index: Any, key: int) -> Any:
-        number = _mixed(key + _number(index))
+    def _read(self, index: Any, key: int) -> Any:
+        number = _mix(key + _index_to_int(index))
         random.seed(number)
         np.random.seed(number >> 32)
         torch.default_generator.manual_seed(number & 0xFFFFFFFF)
@@ -88,12 +90,11 @@ class SeededDataset(Dataset[Any]):
 
 
 @contextmanager
-def _generators_lent(bits: np.random.MT19937) -> Iterator[None]:
-    """Within it the global generators may be seeded; afterwards they are as they were.
+def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
+    """Restore the global generators on exit, so that they may be seeded within the context.
 
-    The source of NumPy's is exchanged for ``bits`` and then put back, which costs nothing beside
-    copying its state. Only the normal number that it may have in store is lost by that, and comes
-    back by a copy.
+    NumPy's bit generator is swapped for ``bits``, which is far cheaper than copying its state. The
+    swap loses only a cached normal sample; if there is one, the state is copied back.
     """
     python, torch_ = random.getstate(), torch.default_generator.get_state()
     numpy, source = np.random.get_state(legacy=False), get_bit_generator()
@@ -102,22 +103,22 @@ def _generators_lent(bits: np.random.MT19937) -> Iterator[None]:
         yield
     finally:
         set_bit_generator(source)
-        if numpy["has_gauss"] or source is bits:  # lent already where samples are made of samples
+        if numpy["has_gauss"] or source is bits:  # swapped already: nested samples
             np.random.set_state(numpy)
         torch.default_generator.set_state(torch_)
         random.setstate(python)
 
 
-def _mixed(number: int) -> int:
-    """64 bits in which every bit of ``number`` has a say: the finalizer of splitmix64."""
+def _mix(number: int) -> int:
+    """Mix all bits of ``number`` into 64 bits, with the finalizer of splitmix64."""
     number = (number + 0x9E3779B97F4A7C15) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
     return number ^ (number >> 31)
 
 
-def _number(index: Any) -> int:
-    """An index as a number: itself, or a digest of how it is written."""
+def _index_to_int(index: Any) -> int:
+    """Convert an index to an int: itself, or a digest of its repr."""
     try:
         return operator.index(index)
     except TypeError:

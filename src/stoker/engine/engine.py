@@ -174,8 +174,8 @@ class Engine:
         return self.parallel_model.place(batch, self.device) if self.moves else batch
 
     @property
-    def part(self) -> DataShard:
-        """The part of the data that this process reads."""
+    def data_shard(self) -> DataShard:
+        """The shard of the data that this process reads."""
         return DataShard(self.parallel_model.part, self.parallel_model.parts)
 
     @property

@@ -73,7 +73,7 @@ class Progress(Hook):
     def before_epoch(self, run: Run) -> None:
         """A bar for the epoch."""
         of = f"/{run.max_epochs}" if run.max_epochs is not None else ""
-        steps, done = run.steps_per_epoch, run.feeder.taken_up_at if run.feeder is not None else 0
+        steps, done = run.steps_per_epoch, run.feeder.first_step if run.feeder is not None else 0
         if run.max_steps is not None:
             last = done + run.max_steps - run.step
             steps = last if steps is None else min(steps, last)

@@ -92,7 +92,7 @@ class RunState:
     def _epoch_ends(self) -> bool:
         """Whether no window is left to this epoch, but only its end."""
         feeder = self.run.feeder
-        return self.run.requested("end_epoch") or (feeder is not None and feeder.ended)
+        return self.run.requested("end_epoch") or (feeder is not None and feeder.position.ended)
 
     def own(self, feeder: BatchFeeder | None) -> dict[str, Any]:
         """What belongs to this process alone: random numbers and the place in its data."""

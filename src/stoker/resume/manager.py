@@ -150,13 +150,13 @@ class CheckpointManager:
         """
         windows, interrupts, begun = iter(feeder), self.interrupts, False
         while True:
-            place = feeder.place
+            position = feeder.position.copy()
             try:
                 interrupts.waiting = begun and not interrupts.asked
                 window = next(windows, None)
                 interrupts.waiting = False
             except StopWaiting:
-                feeder.place = place  # what came at the last moment makes no step
+                feeder.rewind(position)  # a batch that arrived meanwhile makes no step
                 return
             except BaseException:
                 interrupts.waiting = False

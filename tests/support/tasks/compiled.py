@@ -24,7 +24,9 @@ def trained(layout: Layout | None, compile: bool | str) -> dict[str, Any]:
 
     engine = Engine(model, optimizer, judge, layout=layout, compile=compile)
     tokens = torch.randint(0, 20, (24, 9), generator=torch.Generator().manual_seed(1))
-    batches = [(rows[:, :-1], rows[:, 1:]) for rows in tokens.split(4 // engine.part.count)]
+    batches = [
+        (rows[:, :-1], rows[:, 1:]) for rows in tokens.split(4 // engine.data_shard.world_size)
+    ]
     Trainer(engine, []).fit(batches, max_steps=3)
     graphs = counters["stats"]["unique_graphs"]
     return {"weights": engine.weights(), "graphs": graphs, "keys": [*engine.model.state_dict()]}

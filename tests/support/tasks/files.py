@@ -15,7 +15,7 @@ from stoker import Hook, Layout, Trainer, hooks
 from stoker.checkpoint import Checkpoints
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
-from stoker.data import unshared
+from stoker.data import unsharded
 from stoker.events import Csv, JsonLines, TensorBoard
 from support.tasks.layouts import Break, made, with_dropout
 from support.toys import samples
@@ -53,14 +53,14 @@ class Told(SequentialSampler):
 class Stream(IterableDataset):
     """Samples of which it gives the part that it was told."""
 
-    part = (0, 1)
+    shard = (0, 1)
 
-    def set_part(self, index: int, count: int) -> None:
-        self.part = (index, count)
+    def set_shard(self, rank: int, world_size: int) -> None:
+        self.shard = (rank, world_size)
 
     def __iter__(self) -> Any:
         whole = Numbered()
-        yield from (whole[number] for number in range(self.part[0], len(whole), self.part[1]))
+        yield from (whole[number] for number in range(self.shard[0], len(whole), self.shard[1]))
 
 
 def by_number(engine: Any, batch: Any) -> Any:
@@ -87,7 +87,7 @@ def read_by_fit() -> Any:
         "shuffled": DataLoader(dataset, batch_size=3, shuffle=True),
         "told": DataLoader(dataset, batch_size=3, sampler=sampler),
         "stream": DataLoader(Stream(), batch_size=3),
-        "unshared": unshared(DataLoader(dataset, batch_size=3)),
+        "unsharded": unsharded(DataLoader(dataset, batch_size=3)),
     }
     found = {}
     for name, loader in loaders.items():

@@ -21,7 +21,7 @@ ROWS = 32
 
 
 def _loader(engine: Engine, dtype: torch.dtype = torch.float64) -> DataLoader[Any]:
-    return DataLoader(rows(ROWS, dtype), batch_size=8 // engine.part.count)
+    return DataLoader(rows(ROWS, dtype), batch_size=8 // engine.data_shard.world_size)
 
 
 def engine_of(layout: Layout | None, dtype: torch.dtype = torch.float64, **options: Any) -> Engine:

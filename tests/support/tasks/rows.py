@@ -111,7 +111,7 @@ EXCHANGES = {"gloo:all_reduce": 0, "c10d::_reduce_scatter_base_": 1}
 
 
 def part_of(engine: Engine, batch: Any) -> Any:
-    return tuple(tensor[engine.part.index :: engine.part.count] for tensor in batch)
+    return tuple(tensor[engine.data_shard.rank :: engine.data_shard.world_size] for tensor in batch)
 
 
 def accumulated(engine: Engine, batches: list[Any], count: int) -> None:
@@ -179,7 +179,7 @@ def trained_unevenly(layout: Layout | None, accumulate: int, kind: str) -> Any:
         clip_norm=0.5,
     )  # fmt: skip
     alone = layout is None
-    batches = merged(accumulate) if alone else uneven_data()[engine.part.index]
+    batches = merged(accumulate) if alone else uneven_data()[engine.data_shard.rank]
     seen: list[int] = []
     note = hooks.Callback(after_step=lambda run: seen.append(run.samples))
     run = Trainer(
@@ -215,4 +215,4 @@ def compute_loss(layout: Layout | None) -> Any:
                            hooks.Callback(after_val_step=count)], step=step)  # fmt: skip
     x, y = samples(11)
     loader = DataLoader(TensorDataset(x.double(), y, torch.arange(11)), batch_size=4)
-    return run.evaluate(loader), dict(counts), engine.part.index
+    return run.evaluate(loader), dict(counts), engine.data_shard.rank

@@ -1,1 +1,1 @@
-"""Continuing a loader in the middle of an epoch."""
+"""Resuming a loader in the middle of an epoch."""

@@ -1,69 +1,83 @@
-"""The state of random number generators at one moment, and as a tree that needs no pickle."""
+"""`RngSnapshot`: the state of random number generators, also as a tree that needs no pickle."""
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-State: TypeAlias = dict[str, Any]
-"""As `stoker.core.seed.random_state` returns it, or the part of it that matters."""
+GlobalState: TypeAlias = dict[str, Any]
+"""What `stoker.core.seed.random_state` returns, or a subset of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class RngSnapshot:
-    """How the generators were when a pass began.
+    """The state of the random number generators at the start of a pass.
 
     Args:
-        shared: the global ones, as far as the loader may draw from them.
-        own: those of loader and sampler.
-        warm: whether the loader's workers ran already.
+        global_state: the global generators that the loader may draw from.
+        generators: the state of each generator of the loader and its sampler.
+        workers_running: whether the loader reuses workers from an earlier pass.
     """
 
-    shared: State
-    own: list[Tensor]
-    warm: bool = False
+    global_state: GlobalState = field(default_factory=dict)
+    generators: list[Tensor] = field(default_factory=list)
+    workers_running: bool = False
+
+    def restore(self, generators: Sequence[torch.Generator]) -> None:
+        """Restore the global generators, and ``generators`` of the loader."""
+        state = self.global_state
+        if "torch" in state:
+            torch.set_rng_state(state["torch"])
+        if "python" in state:
+            random.setstate(state["python"])
+        if "numpy" in state:
+            np.random.set_state(state["numpy"])
+        set_generator_states(generators, self.generators)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the snapshot as a tree of tensors, ints and strings."""
+        return {
+            "global": _packed(self.global_state),
+            "generators": self.generators,
+            "workers_running": int(self.workers_running),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "RngSnapshot":
+        """Build the snapshot whose `state_dict` is ``state``."""
+        return cls(_unpacked(state["global"]), state["generators"], bool(state["workers_running"]))
 
 
-def torch_state() -> State:
-    """The state of torch's global generator alone, at a fiftieth of the price of all."""
+def torch_state() -> GlobalState:
+    """Return the state of torch's global generator only, at a fiftieth of the cost of all."""
     return {"torch": torch.get_rng_state()}
 
 
-def set_state(state: State) -> None:
-    """Give the global generators of the CPU that are in ``state`` the state they have there."""
-    if "torch" in state:
-        torch.set_rng_state(state["torch"])
-    if "python" in state:
-        random.setstate(state["python"])
-    if "numpy" in state:
-        np.random.set_state(state["numpy"])
-
-
-def states_of(generators: Iterable[torch.Generator]) -> list[Tensor]:
-    """The state of each generator."""
+def generator_states(generators: Iterable[torch.Generator]) -> list[Tensor]:
+    """Return the state of each generator."""
     return [generator.get_state() for generator in generators]
 
 
-def set_states(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
-    """Give each generator its state."""
+def set_generator_states(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
+    """Set each generator to its state."""
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
 
 
-def packed(state: State) -> dict[str, Any]:
-    """The state of the CPU's global generators as tensors, ints and strings."""
+def _packed(state: GlobalState) -> dict[str, Any]:
+    """Convert the state of the global CPU generators to tensors, ints and strings."""
     tree: dict[str, Any] = {}
     if "torch" in state:
         tree["torch"] = state["torch"]
     if "python" in state:
-        version, words, gauss = state["python"]
+        version, keys, gauss = state["python"]
         tree["python"] = {
             "version": version,
-            "words": torch.tensor(words),
+            "keys": torch.tensor(keys),
             "gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
         }
     if "numpy" in state:
@@ -78,16 +92,16 @@ def packed(state: State) -> dict[str, Any]:
     return tree
 
 
-def unpacked(tree: dict[str, Any]) -> State:
-    """The state that `packed` made a tree of."""
-    state: State = {}
+def _unpacked(tree: Mapping[str, Any]) -> GlobalState:
+    """Convert the tree that `_packed` returned back to a state."""
+    state: GlobalState = {}
     if "torch" in tree:
         state["torch"] = tree["torch"]
     if "python" in tree:
         python = tree["python"]
         gauss = python["gauss"].tolist()
-        words = tuple(python["words"].tolist())
-        state["python"] = (python["version"], words, gauss[0] if gauss else None)
+        keys = tuple(python["keys"].tolist())
+        state["python"] = (python["version"], keys, gauss[0] if gauss else None)
     if "numpy" in tree:
         numpy = tree["numpy"]
         keys = numpy["keys"].numpy().astype(np.uint32)

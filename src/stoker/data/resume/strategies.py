@@ -1,130 +1,158 @@
-"""How a loader is continued in the middle of a pass: by index, by its own state, or by reading."""
+"""How to read a loader and resume it in the middle of a pass: one `ResumeStrategy` per kind.
+
+    SequenceStrategy          a list or tuple of batches         index into it
+    StatefulLoaderStrategy    a loader with ``state_dict``       restore its state
+    StatefulDatasetStrategy   a stream with ``state_dict``       restore its state
+    MapStyleStrategy          a map-style `DataLoader`           skip indices, read no data
+    ShardedStrategy           the same, split between ranks      split the remaining indices
+    ReplayStrategy            any other iterable                 read and discard
+
+`strategy_for` chooses one.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from contextlib import contextmanager
+from itertools import chain, count
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.core.seed import random_state, set_random_state, undisturbed
-from stoker.core.types import Batch
+from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.types import Batch, Stateful
 from stoker.data.dataloader import (
     batches_at,
     generators_of,
+    is_plain_loader,
     length_of,
-    over,
-    tell_epoch,
-    workers_run,
+    set_epoch,
+    with_indices,
+    workers_running,
 )
 from stoker.data.in_memory import batches_of
-from stoker.data.resume.rng import RngSnapshot, set_state, set_states, states_of, torch_state
-from stoker.data.resume.skipping_sampler import SkippingSampler, draws_from_torch_alone
+from stoker.data.resume.position import ResumePoint
+from stoker.data.resume.rng import (
+    RngSnapshot,
+    generator_states,
+    set_generator_states,
+    torch_state,
+)
+from stoker.data.samplers import SkippingSampler, draws_only_from_torch, is_plain
 from stoker.data.seeded import SeededDataset
-from stoker.data.sharding.shard import DataShard, sampler_of
-from stoker.data.sharding.shard_plan import Order, ShardPlan, order_drawn, order_of
+from stoker.data.sharding.shard import DataShard, ShardingMode, sampler_of, sharding_mode
+from stoker.data.sharding.shard_plan import ShardPlan
+
+Order: TypeAlias = Sequence[Any] | Tensor
+"""The dataset indices of an entire pass."""
 
 _log = get_logger()
 
-_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place within a pass.
-
-    Args:
-        position: the batches before it.
-        mark: how the pass began.
-        own: the generators of loader and sampler at this place.
-        workers: how many worker processes made the batches.
-    """
-
-    position: int
-    mark: RngSnapshot
-    own: list[Tensor]
-    workers: int
+_LOG_INTERVAL = 5.0
+_ITERATE_BY_INDEX = (list.__iter__, tuple.__iter__, range.__iter__, Sequence.__iter__)
 
 
 class ResumeStrategy(ABC):
-    """The way in which one kind of loader is continued.
+    """How to read one kind of loader, and how to resume a pass over it.
 
-    Whoever iterates over what `resumed` returns finds the global generators afterwards as they
-    were before, but for what the batches to come draw.
+    After the first batch of a resumed pass, the global generators are as they were before it,
+    apart from what that batch itself has drawn.
+
+    Args:
+        loader: the loader as the user built it.
+        name: the name of the loader in messages.
+
+    Attributes:
+        kind: the kind of loader, as stored in fingerprints.
+        reader: the loader whose workers produce the batches.
+        length: the number of batches in a pass; None if the loader does not know it.
     """
 
     kind: str
 
     def __init__(self, loader: Any, name: str) -> None:
         self.loader = loader
-        self.reader = loader  # whose workers make the batches
+        self.reader = loader
         self.name = name
-
-    @property
-    def length(self) -> int | None:
-        """The batches of a pass, None where the loader does not know it."""
-        return length_of(self.loader)
+        self.length = length_of(loader)
 
     def generators(self) -> list[torch.Generator]:
-        """The generators of the loader and its parts."""
+        """Return the generators of the loader and its components."""
         return generators_of(self.loader)
 
-    def mark(self) -> RngSnapshot:
-        """What must be known of the beginning of a pass to continue it later."""
-        return RngSnapshot(random_state(), states_of(self.generators()))
+    def snapshot(self) -> RngSnapshot:
+        """Capture what is needed to resume a pass that starts now."""
+        return RngSnapshot(random_state(), generator_states(self.generators()))
 
-    def fresh(self, epoch: int | None) -> Iterable[Batch]:
-        """The batches of a new pass: of that epoch, if it has a number."""
+    def start(self, epoch: int | None) -> Iterable[Batch]:
+        """Return the batches of a new pass, for the given epoch if epochs are counted."""
         return self.loader  # type: ignore[no-any-return]
 
     @abstractmethod
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """The batches from there to the end of the pass."""
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield the batches from ``point`` to the end of the pass."""
 
-    def state(self, position: int | None) -> Any:
-        """What the loader says of its own position; None where it says nothing.
+    def state(self, batches: int | None) -> Any:
+        """Return the position that the loader itself keeps; None if it keeps none.
 
         Args:
-            position: batches handed out of the pass in progress; None between passes.
+            batches: the number of batches handed out in this pass; None between passes.
         """
         return None
 
-    def load(self, state: Mapping[str, Any], place: Position | None) -> None:
-        """Take up the state of a feed; ``place`` is where it is within a pass."""
+    def load(self, state: Mapping[str, Any], point: ResumePoint | None) -> None:
+        """Restore the state of a feeder; ``point`` is its position within a pass."""
         if "loader_state" in state and state["loader"]["kind"] == self.kind:
-            self.load_state(state["loader_state"])
+            self.load_loader_state(state["loader_state"])
 
-    def load_state(self, state: Any) -> None:
-        """Give it back, where the loader had something to say."""
-        raise TypeError(f"{self.name} keeps no position itself, but one was saved: {state!r}")
+    def load_loader_state(self, state: Any) -> None:
+        """Restore what `state` returned; implemented by strategies that return a state."""
+        raise NotImplementedError
 
-    def idle(self, position: int) -> int:
-        """How many of the batches just before ``position`` only keep other processes company."""
+    def padding(self, batches: int) -> int:
+        """Return how many of the first ``batches`` of the pass, at their end, are padding."""
         return 0
 
-    def whole(self, position: int, sizes: Sequence[int]) -> int:
-        """The samples, over all processes, of the batches of these sizes before ``position``."""
+    def global_size(self, batches: int, sizes: Sequence[int]) -> int:
+        """Return the samples of all ranks in a window that ends after ``batches``.
+
+        Args:
+            batches: the number of batches handed out in this pass.
+            sizes: the sizes of this rank's batches in the window.
+        """
         return sum(sizes)
+
+    @contextmanager
+    def _rng_of(self, point: ResumePoint) -> Iterator[None]:
+        """Leave the global generators as they are now, and those of the loader as at ``point``."""
+        before = random_state()
+        yield
+        set_random_state(before)
+        set_generator_states(self.generators(), point.generators)
 
 
 class SequenceStrategy(ResumeStrategy):
-    """A sequence of batches: taken by index."""
+    """Reads a sequence of batches by index."""
 
     kind = "sequence"
 
-    def mark(self) -> RngSnapshot:
-        """Nothing is drawn to know the order."""
-        return RngSnapshot({}, [])
+    def snapshot(self) -> RngSnapshot:
+        """Capture nothing: the order is fixed."""
+        return RngSnapshot()
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """The batches from that index."""
-        for index in count(place.position):
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield the batches from that index."""
+        for index in count(point.batches):
             try:
                 batch = self.loader[index]
             except IndexError:
@@ -133,115 +161,109 @@ class SequenceStrategy(ResumeStrategy):
 
 
 class StatefulLoaderStrategy(ResumeStrategy):
-    """A loader with ``state_dict``: it knows its position itself."""
+    """Saves and restores the position of a loader through its ``state_dict``."""
 
     kind = "stateful"
 
     def __init__(self, loader: Any, name: str) -> None:
         super().__init__(loader, name)
-        self._begun = False
-        self._loaded: Any = None  # until a pass begins
+        self._started = False
+        self._restored: Any = None  # until a pass starts
 
-    def mark(self) -> RngSnapshot:
-        """The loader keeps what it needs."""
-        if self._loaded is not None and isinstance(self.loader, DataLoader):
+    def snapshot(self) -> RngSnapshot:
+        """Capture nothing: the loader keeps what it needs."""
+        if self._restored is not None and isinstance(self.loader, DataLoader):
             with undisturbed(*self.generators()):
-                iter(self.loader)  # it takes up the end of a pass only now, and draws for it
-        self._begun, self._loaded = True, None
-        return RngSnapshot({}, [])
+                iter(self.loader)  # applies a state saved between passes, and draws for it
+        self._started, self._restored = True, None
+        return RngSnapshot()
 
-    def state(self, position: int | None) -> Any:
-        """What the loader says of itself."""
-        if not self._begun:
-            return self._loaded  # to ask a loader that was never read may change it
+    def state(self, batches: int | None) -> Any:
+        """Return the state of the loader."""
+        if not self._started:
+            return self._restored  # state_dict() of a loader that was never read may change it
         return self.loader.state_dict()
 
-    def load_state(self, state: Any) -> None:
-        """Give it back to the loader."""
-        self._begun, self._loaded = False, state
+    def load_loader_state(self, state: Any) -> None:
+        """Restore the state of the loader."""
+        self._started, self._restored = False, state
         self.loader.load_state_dict(state)
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """What the loader gives after its state was restored."""
-        self._begun, self._loaded = True, None
-        if place.workers and not isinstance(self.loader.dataset, SeededDataset):
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield what the restored loader yields."""
+        self._started, self._restored = True, None
+        if point.num_workers and not isinstance(self.loader.dataset, SeededDataset):
             _log.info(
-                f"{self.name} restores its position itself; what its {place.workers} workers draw "
-                "at random is restored only if the dataset is a stoker.data.SeededDataset"
+                f"{self.name} restores its own position; random numbers drawn in its "
+                f"{point.num_workers} workers are restored only if the dataset is a "
+                "stoker.data.SeededDataset"
             )
-        now = random_state()
-        batches = iter(self.loader)
-        set_random_state(now)
-        set_states(self.generators(), place.own)
+        with self._rng_of(point):
+            batches = iter(self.loader)
         yield from batches
 
 
 class StatefulDatasetStrategy(ResumeStrategy):
-    """A plain loader without workers over a stream that has ``state_dict``."""
+    """Saves and restores a stream with ``state_dict`` under a `DataLoader` without workers."""
 
     kind = "stateful dataset"
 
     def __init__(self, loader: Any, name: str) -> None:
         super().__init__(loader, name)
         self._batches: Any = None
-        self._loaded: Any = None  # until a pass begins
+        self._restored: Any = None  # until a pass starts
 
-    def mark(self) -> RngSnapshot:
-        """The dataset keeps what it needs."""
-        self._loaded = None
-        return RngSnapshot({}, [])
+    def snapshot(self) -> RngSnapshot:
+        """Capture nothing: the dataset keeps what it needs."""
+        self._restored = None
+        return RngSnapshot()
 
-    def fresh(self, epoch: int | None) -> Iterable[Batch]:
-        """A new pass; its iterator knows whether the dataset has come to its end."""
+    def start(self, epoch: int | None) -> Iterable[Batch]:
+        """Return the iterator of a new pass, which knows whether the dataset has ended."""
         self._batches = iter(self.loader)
         return self._batches  # type: ignore[no-any-return]
 
-    def state(self, position: int | None) -> Any:
-        """What the dataset says of itself in the middle of a pass, and whether it has ended."""
-        if self._loaded is not None or position is None:
-            return self._loaded
-        ran_out = self._batches._dataset_fetcher.ended
-        return {"dataset": self.loader.dataset.state_dict(), "ran_out": int(ran_out)}
+    def state(self, batches: int | None) -> Any:
+        """Return the state of the dataset within a pass, and whether it has ended."""
+        if self._restored is not None or batches is None:
+            return self._restored
+        ended = self._batches._dataset_fetcher.ended
+        return {"dataset": self.loader.dataset.state_dict(), "ended": int(ended)}
 
-    def load_state(self, state: Any) -> None:
-        """Give it back to the dataset."""
-        self._loaded = state
+    def load_loader_state(self, state: Any) -> None:
+        """Restore the state of the dataset."""
+        self._restored = state
         self.loader.dataset.load_state_dict(state["dataset"])
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """What the dataset gives after its state was restored."""
-        ran_out, self._loaded = self._loaded["ran_out"], None
-        if ran_out:  # its last batch was short; asked again, it would begin anew
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield what the restored dataset yields."""
+        ended, self._restored = self._restored["ended"], None
+        if ended:  # its last batch was short; another iterator would start it from scratch
             return
-        now = random_state()
-        batches = self.fresh(None)
-        set_random_state(now)
-        set_states(self.generators(), place.own)
+        with self._rng_of(point):
+            batches = self.start(None)
         yield from batches
 
 
 class ReplayStrategy(ResumeStrategy):
-    """Anything else: what was read is read again and dropped."""
+    """Reads any other iterable; to resume, reads the first batches again and discards them."""
 
     kind = "iterable"
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """The batches that follow those read again."""
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield the batches after those that are discarded."""
         _log.warning(
-            f"{self.name} cannot seek: its first {place.position} batches are read again and "
-            "dropped (a map-style dataset, or a loader with state_dict, is continued at once)"
+            f"{self.name} cannot skip batches: reading and discarding the first {point.batches} "
+            "(a map-style dataset, or a loader with state_dict, resumes immediately)"
         )
-        now = random_state()
-        set_state(place.mark.shared)
-        set_states(self.generators(), place.mark.own)
-        batches = iter(self.loader)
-        self._drop(batches, place.position)
-        set_random_state(now)
-        set_states(self.generators(), place.own)
+        with self._rng_of(point):
+            point.start.restore(self.generators())
+            batches = iter(self.loader)
+            self._discard(batches, point.batches)
         yield from batches
 
-    def _drop(self, batches: Iterator[Batch], total: int) -> None:
-        said = monotonic()
+    def _discard(self, batches: Iterator[Batch], total: int) -> None:
+        logged = monotonic()
         for done in range(total):
             try:
                 next(batches)
@@ -250,192 +272,233 @@ class ReplayStrategy(ResumeStrategy):
                     f"{self.name} ended after {done} batches, but {total} had been read when the "
                     "state was saved: expected the same data"
                 ) from None
-            if monotonic() - said > _SECONDS:
-                said = monotonic()
-                _log.info(f"{self.name}: {done + 1} of {total} batches read again")
+            if monotonic() - logged > _LOG_INTERVAL:
+                logged = monotonic()
+                _log.info(f"{self.name}: {done + 1} of {total} batches discarded")
 
 
 class MapStyleStrategy(ResumeStrategy):
-    """Makes the indices of the pass again and lets the loader fetch from the place on.
+    """Reads a map-style `DataLoader`; to resume, skips indices without reading their samples.
 
-    A pass draws in this order: the seed of the workers, then, when the first index is asked for,
-    what the sampler needs; a pass on workers that already run draws no seed. So the pass is begun
-    again under the generators of its beginning; `SkippingSampler` skips the indices and hands on to
-    the generators of now, before anything is fetched.
+    A pass first draws the seed of the workers, unless they are running already, and then, with the
+    first index, whatever the sampler needs. So a resumed pass begins with the generators as they
+    were at its start, and `SkippingSampler` switches to the current ones after the skipped indices,
+    before a sample is fetched.
 
-    The sampler's own generators are afterwards where skipping left them, since workers are sent
-    indices ahead. Without workers they are where they were saved, which is the same unless a
-    dataset draws from them too.
+    Workers are sent indices ahead, so the loader's generators stay where skipping left them.
+    Without workers they are set to their saved state, which only differs if the dataset draws from
+    them too.
     """
 
     kind = "map-style"
 
-    def mark(self) -> RngSnapshot:
-        """The generators a sampler may draw from, and whether workers run already."""
+    def snapshot(self) -> RngSnapshot:
+        """Capture the generators that the sampler may draw from, and whether workers run."""
         loader = self.loader
-        shared = torch_state if draws_from_torch_alone(loader._index_sampler) else random_state
-        return RngSnapshot(shared(), states_of(self.generators()), workers_run(loader))
+        capture = torch_state if draws_only_from_torch(loader._index_sampler) else random_state
+        return RngSnapshot(capture(), generator_states(self.generators()), workers_running(loader))
 
-    def fresh(self, epoch: int | None) -> Iterable[Batch]:
-        """A new pass."""
+    def start(self, epoch: int | None) -> Iterable[Batch]:
+        """Return the batches of a new pass."""
         return batches_of(self.loader)
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """The batches from there on; nothing before them is read."""
-        loader, own, mark = self.loader, self.generators(), place.mark
-        now = random_state()
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield the remaining batches."""
+        loader, generators = self.loader, self.generators()
+        before = random_state()
 
-        def begin() -> None:
-            set_state(mark.shared)
-            set_states(own, mark.own)
+        def rewind() -> None:
+            point.start.restore(generators)
 
-        def arrived() -> None:
-            set_random_state(now)
-            if loader.num_workers == place.workers == 0:
-                set_states(own, place.own)
+        def after_skip() -> None:
+            set_random_state(before)
+            if loader.num_workers == point.num_workers == 0:
+                set_generator_states(generators, point.generators)
 
         if loader.num_workers and not isinstance(loader.dataset, SeededDataset):
             _log.info(
-                f"{self.name} continues at batch {place.position + 1}; what a dataset draws at "
-                "random in workers is restored only if it is a stoker.data.SeededDataset"
+                f"{self.name} resumes at batch {point.batches + 1}; random numbers drawn in "
+                "workers are restored only if the dataset is a stoker.data.SeededDataset"
             )
-        begin()
-        prepare = begin if mark.warm else _nothing
-        past = SkippingSampler(
-            loader._index_sampler, place.position, prepare=prepare, arrived=arrived
+        rewind()  # running workers draw no seed; starting them draws one before the sampler draws
+        before_skip = rewind if point.start.workers_running else None
+        indices = SkippingSampler(
+            loader._index_sampler, point.batches, before_skip=before_skip, after_skip=after_skip
         )
-        yield from batches_at(loader, past)
-
-
-def _nothing() -> None:
-    """A pass that starts its workers has drawn their seed by now, as it should."""
+        yield from batches_at(loader, indices)
 
 
 class ShardedStrategy(ResumeStrategy):
-    """The order of an epoch follows from a seed that all share; its position is in samples.
+    """Reads this rank's shard of a map-style `DataLoader`.
 
-    So a pass goes on with any number of parts and any batch size: what is left of the order is
-    cut anew. A pass that one process began goes on in the order which that one drew.
+    The order of an epoch follows from a seed that all ranks share, and the position is counted in
+    samples of all ranks. So a pass can resume with another number of ranks or another batch size:
+    the rest of the order is sharded again. A pass started by a single process keeps the order
+    which that process drew.
 
     Args:
-        loader: the loader as the user made it, which is not changed.
-        name: what messages call it.
-        part: which part of it is read.
-        seed: the same on every process.
+        loader: the loader as the user built it; it is not modified.
+        name: the name of the loader in messages.
+        shard: the shard to read.
+        seed: the seed of the order, the same on all ranks.
     """
 
-    kind = "shared"
+    kind = "sharded"
 
-    def __init__(self, loader: Any, name: str, part: DataShard, seed: int) -> None:
+    def __init__(self, loader: Any, name: str, shard: DataShard, seed: int) -> None:
         super().__init__(loader, name)
-        self._part, self._seed = part, seed
+        self._shard, self._seed = shard, seed
         self._epoch = 0
-        self._drawn = False  # whether one process drew the order of this pass
-        self._indices = _Indices(self._cut(len(sampler_of(loader))), loader.batch_sampler)
-        self.reader = over(loader, self._indices)
+        self._single_order = False  # whether a single process drew the order of this pass
+        self._indices = _ShardSampler(batched=loader.batch_sampler is not None)
+        self._set_plan(len(sampler_of(loader)))
+        self.reader = with_indices(loader, self._indices)
 
-    @property
-    def length(self) -> int:
-        """The batches of the pass in progress, or of the first."""
-        return self._indices.cut.batches
+    def snapshot(self) -> RngSnapshot:
+        """Capture the generators that the seed of the workers is drawn from."""
+        states = generator_states(self.generators())
+        return RngSnapshot(torch_state(), states, workers_running(self.reader))
 
-    def mark(self) -> RngSnapshot:
-        """What the seed of the workers is drawn from."""
-        return RngSnapshot(torch_state(), states_of(self.generators()), workers_run(self.reader))
-
-    def fresh(self, epoch: int | None) -> Iterable[Batch]:
-        """This part of the epoch; without a number it is the first."""
-        self._epoch, self._drawn = epoch or 0, False
-        order = self._order(None)
-        self._indices.cut, self._indices.order = self._cut(len(order)), order
+    def start(self, epoch: int | None) -> Iterable[Batch]:
+        """Return this rank's batches of the epoch; without a number, of the first one."""
+        self._epoch, self._single_order = epoch or 0, False
+        self._indices.order = self._seeded_order()
+        self._set_plan(len(self._indices.order))
         return batches_of(self.reader)
 
-    def resumed(self, place: Position) -> Iterator[Batch]:
-        """This part of what is left."""
-        now, own = random_state(), self.generators()
-        set_state(place.mark.shared)
-        set_states(own, place.mark.own)
-        batches = batches_of(self.reader)
-        set_random_state(now)
-        set_states(own, place.own)
+    def resume(self, point: ResumePoint) -> Iterator[Batch]:
+        """Yield this rank's remaining batches."""
+        with self._rng_of(point):
+            point.start.restore(self.generators())
+            batches = batches_of(self.reader)
         yield from batches
 
-    def state(self, position: int | None) -> dict[str, int]:
-        """The seed, and where all parts together are in the order of the epoch."""
-        if position is None:
+    def state(self, batches: int | None) -> dict[str, int]:
+        """Return the seed, and how much of the order all ranks have consumed."""
+        if batches is None:
             return {"seed": self._seed}
         return {
             "seed": self._seed,
             "epoch": self._epoch,
-            "consumed": self._indices.cut.before(position),
-            "drawn": int(self._drawn),
+            "consumed": self._indices.plan.consumed_before(batches),
+            "single_order": int(self._single_order),
         }
 
-    def load(self, state: Mapping[str, Any], place: Position | None) -> None:
-        """Take up the pass that any number of parts, or one process, has saved."""
-        saved = state.get("loader_state", {})
+    def load(self, state: Mapping[str, Any], point: ResumePoint | None) -> None:
+        """Restore a pass that any number of ranks has saved."""
+        saved = state["loader_state"] if state["loader"]["kind"] == self.kind else {}
         self._seed = saved.get("seed", self._seed)
-        if place is None:
+        if point is None:
+            self._set_plan(len(sampler_of(self.loader)))
             return
         if "epoch" in state:
-            tell_epoch(self.loader, state["epoch"])  # the sampler's order may depend on it
-        alone = place.position * state["loader"].get("batch_size", 1)
+            set_epoch(self.loader, state["epoch"])  # the sampler's order may depend on it
         self._epoch = saved.get("epoch", state.get("epoch", 0))
-        self._drawn = bool(saved.get("drawn", 1))
-        order = self._order(place.mark)
-        consumed = min(saved.get("consumed", alone), len(order))
-        self._indices.cut = self._cut(len(order), consumed, place.position)
+        self._single_order = bool(saved.get("single_order", 1))
+        order = self._order_drawn_at(point.start) if self._single_order else self._seeded_order()
+        by_one = point.batches * state["loader"].get("batch_size", 1)
         self._indices.order = order
+        self._set_plan(len(order), min(saved.get("consumed", by_one), len(order)), point.batches)
 
-    def idle(self, position: int) -> int:
-        """Whether the batch before ``position`` is only company."""
-        return int(position > 0 and self._indices.cut.idle(position - 1))
+    def padding(self, batches: int) -> int:
+        """Return 1 if the last of the first ``batches`` is padding, otherwise 0."""
+        return int(batches > 0 and self._indices.plan.is_padding(batches - 1))
 
-    def whole(self, position: int, sizes: Sequence[int]) -> int:
-        """The samples of all parts in the batches before ``position``, as the order has them.
+    def global_size(self, batches: int, sizes: Sequence[int]) -> int:
+        """Return the samples of all ranks in a window, as planned.
 
-        Where a batch is not as large as its number of indices, others are taken to differ as
-        this one does. Where nothing is batched, processes tell each other.
+        If a batch has another size than its number of indices, assume the same ratio on the other
+        ranks. Without batching, sum over all ranks.
         """
-        cut, begin = self._indices.cut, position - len(sizes)
-        real = range(begin, position - self.idle(position))
-        found = sum(sizes[: len(real)])
+        plan, first = self._indices.plan, batches - len(sizes)
+        real = range(first, batches - self.padding(batches))
+        size = sum(sizes[: len(real)])
         if self.loader.batch_sampler is None:
-            readers = max(1, dist.world_size() // self._part.count)  # of each part
-            return int(dist.all_reduce_sum(found)[0]) // readers
-        total = cut.before(position) - cut.before(begin)
-        own = sum(len(cut.own(at)) for at in real)
-        return total if found in (0, own) else round(total * found / own)
+            readers_per_shard = max(1, dist.world_size() // self._shard.world_size)
+            return int(dist.all_reduce_sum(size)[0]) // readers_per_shard
+        total = plan.consumed_before(batches) - plan.consumed_before(first)
+        planned = sum(len(plan.indices(batch)) for batch in real)
+        return total if size in (0, planned) else round(total * size / planned)
 
-    def _order(self, mark: RngSnapshot | None) -> Order:
-        if self._drawn and mark is not None:
-            return order_drawn(self.loader, mark)
-        return order_of(self.loader, (self._seed + self._epoch) % 2**63)
-
-    def _cut(self, samples: int, consumed: int = 0, position: int = 0) -> ShardPlan:
+    def _set_plan(self, num_samples: int, consumed: int = 0, first_batch: int = 0) -> None:
         batches = self.loader.batch_sampler
-        if batches is None:
-            return ShardPlan(self._part, 1, False, samples, consumed, position)
-        return ShardPlan(
-            self._part, batches.batch_size, batches.drop_last, samples, consumed, position
-        )
+        size, drop_last = (1, False) if batches is None else (batches.batch_size, batches.drop_last)
+        plan = ShardPlan(self._shard, size, drop_last, num_samples, consumed, first_batch)
+        self._indices.plan, self.length = plan, plan.num_batches
+
+    def _seeded_order(self) -> Order:
+        """Return the order that follows from the seed and the epoch.
+
+        It is the order of `DistributedSampler` for loaders with ``shuffle`` on or off. Any other
+        sampler runs with all generators seeded, which are restored afterwards.
+        """
+        seed = (self._seed + self._epoch) % 2**63
+        sampler = sampler_of(self.loader)
+        if is_plain(sampler, SequentialSampler):
+            return range(len(sampler))
+        if is_plain(sampler, RandomSampler) and not sampler.replacement:
+            size = len(sampler.data_source)
+            if sampler.num_samples == size:
+                return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+        generators = self.generators()
+        with undisturbed(*generators):
+            seed_all(seed)
+            for generator in generators:
+                generator.manual_seed(seed)
+            return list(sampler)
+
+    def _order_drawn_at(self, start: RngSnapshot) -> Order:
+        """Return the order that a single process drew when it started a pass at ``start``."""
+        loader, generators = self.loader, self.generators()
+        with undisturbed(*generators):
+            start.restore(generators)
+            if loader.batch_sampler is None:
+                samples = iter(loader.sampler)
+            else:
+                size = loader.batch_sampler.batch_size
+                samples = chain.from_iterable(BatchSampler(sampler_of(loader), size, False))
+            if not start.workers_running:  # the seed of the workers
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            return list(samples)
 
 
-class _Indices:
-    """The batches of indices of one part, for a loader to fetch."""
+class _ShardSampler:
+    """Yields the batches of indices of one shard, for a loader to fetch."""
 
-    def __init__(self, cut: ShardPlan, batched: Any) -> None:
-        self.cut = cut
+    plan: ShardPlan
+
+    def __init__(self, *, batched: bool) -> None:
         self.order: Order = ()
-        self._batched = batched is not None
+        self._batched = batched
 
     def __iter__(self) -> Iterator[Any]:
-        cut, order = self.cut, self.order
-        for position in range(cut.position, cut.batches):
-            own = cut.own(position)
+        plan, order = self.plan, self.order
+        for batch in range(plan.first_batch, plan.num_batches):
+            own = plan.indices(batch)
             picked = order[own.start : own.stop : own.step]
             indices = picked.tolist() if isinstance(picked, Tensor) else list(picked)
             yield indices if self._batched else indices[0]
 
     def __len__(self) -> int:
-        return self.cut.batches
+        return self.plan.num_batches
+
+
+def strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
+    """Return the strategy for this loader; all ranks must call it."""
+    if sharding_mode(loader, shard) is ShardingMode.SHARDED:
+        seed = int(dist.broadcast_from_rank0(str(torch.initial_seed())))
+        return ShardedStrategy(loader, name, shard, seed)
+    return _strategy_type(loader)(loader, name)
+
+
+def _strategy_type(loader: Any) -> type[ResumeStrategy]:
+    if isinstance(loader, Stateful):
+        return StatefulLoaderStrategy
+    if isinstance(loader, Sequence) and type(loader).__iter__ in _ITERATE_BY_INDEX:
+        return SequenceStrategy
+    if is_plain_loader(loader):
+        if not isinstance(loader.dataset, IterableDataset):
+            return MapStyleStrategy
+        if isinstance(loader.dataset, Stateful) and loader.num_workers == 0:
+            return StatefulDatasetStrategy
+    return ReplayStrategy

@@ -1,1 +1,1 @@
-"""Which samples each rank reads."""
+"""Dividing data between ranks."""

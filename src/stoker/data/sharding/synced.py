@@ -1,6 +1,6 @@
-"""Processes that each read data of their own, and take their windows together."""
+"""Lockstep for ranks that each read their own data: equal numbers of batches in every window."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stoker.core import dist
 from stoker.core.tree import batch_size
@@ -10,52 +10,57 @@ from stoker.data.sharding.shard import DataShard
 
 @dataclass(frozen=True, slots=True)
 class SyncedWindow:
-    """A window of every process.
+    """An accumulation window that has the same number of batches on all ranks.
 
     Args:
-        window: that of this process, as long as the longest; empty where no process has any.
-        idle: the batches at its end that only keep the others company.
-        samples: those of all processes, without the idle ones.
+        batches: the batches of this rank; empty if no rank has any left.
+        padding: the number of padding batches at the end.
+        samples: the number of samples on all ranks, without padding.
     """
 
-    window: list[Batch]
-    idle: int
-    samples: int
+    batches: list[Batch] = field(default_factory=list)
+    padding: int = 0
+    samples: int = 0
 
 
 def longest_of(length: int | None) -> int | None:
-    """The most batches a process has; 0 if one has none, None if one does not know."""
+    """Return the largest length of all ranks; 0 if one is empty, None if one is unknown.
+
+    All ranks must call it.
+    """
     lengths = [int(row[0]) for row in dist.all_gather_floats(-1 if length is None else length)]
     if min(lengths) < 0:
         return None
     return max(lengths) if min(lengths) else 0
 
 
-def together(window: list[Batch], handed_out: int, name: str, part: DataShard) -> SyncedWindow:
-    """Bring the window of this process together with those of the others; every process calls it.
+def sync_window(window: list[Batch], handed_out: int, name: str, shard: DataShard) -> SyncedWindow:
+    """Pad the window of this rank to the longest one; all ranks must call it.
 
-    Who has no window is lent a batch by the first that has one.
+    A rank repeats its last batch as padding. One that has no batch in this window gets a batch of
+    the first rank that has one.
 
     Args:
-        window: the batches at hand, none where the data has come to its end.
-        handed_out: batches of this pass so far, these included.
-        name: what messages call the loader.
-        part: the part of the data that this process reads, maybe with others.
+        window: the batches of this rank; empty if its data has ended.
+        handed_out: the number of batches in this pass so far, these included.
+        name: the name of the loader in messages.
+        shard: the shard of this rank; several ranks may read the same one.
     """
     rows = dist.all_gather_floats(len(window), sum(map(batch_size, window)), handed_out)
     counts = [int(row[0]) for row in rows]
-    without = [str(rank) for rank, row in enumerate(rows) if not row[2]]
-    if without:
+    empty = [str(rank) for rank, row in enumerate(rows) if not row[2]]
+    if empty:
         raise ValueError(
-            f"{name} gave not enough batches for a step on process {', '.join(without)}: expected "
-            "at least one window on each, every pass (an iterator can be read only once)"
+            f"{name} has too few batches for a step on rank {', '.join(empty)}: expected at least "
+            "one window per pass on every rank (an iterator can be read only once)"
         )
     longest = max(counts)
-    filling = window[-1:]
+    filler = window[-1:]
     if longest and not min(counts):
-        lender = next(rank for rank, count in enumerate(counts) if count)
-        lent = dist.broadcast_object(window[-1:], lender)
-        filling = filling or lent
-    idle = longest - len(window)
-    copies = max(1, len(rows) // part.count)
-    return SyncedWindow(window + filling * idle, idle, sum(int(row[1]) for row in rows) // copies)
+        source = next(rank for rank, count in enumerate(counts) if count)
+        received = dist.broadcast_object(window[-1:], source)
+        filler = filler or received
+    padding = longest - len(window)
+    readers_per_shard = max(1, len(rows) // shard.world_size)
+    samples = sum(int(row[1]) for row in rows) // readers_per_shard
+    return SyncedWindow(window + filler * padding, padding, samples)

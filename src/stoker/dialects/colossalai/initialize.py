@@ -128,7 +128,7 @@ def initialize(
     every, clip = config.get("gradient_accumulation", 1), config.get("clip_grad_norm", 0.0)
     common = (model, optimizer, criterion, handlers, clip, ophooks, verbose, _schedule())
     engine = Engine(*common, gradient_accumulation=every)
-    if every == 1 and engine.core.part.count == 1:
+    if every == 1 and engine.core.data_shard.world_size == 1:
         return engine, train_dataloader, test_dataloader, lr_scheduler
     train = None if train_dataloader is None else _Windows(train_dataloader, engine.core, every)
     test = None if test_dataloader is None else _Windows(test_dataloader, engine.core, 1)
@@ -153,7 +153,7 @@ class _Windows:
             yield from window
 
     def _feed(self, every: int = 1) -> BatchFeeder:
-        return BatchFeeder(self.of_windows, every, last_window="drop", part=self._core.part)
+        return BatchFeeder(self.of_windows, every, last_window="drop", shard=self._core.data_shard)
 
 
 class _Rates:

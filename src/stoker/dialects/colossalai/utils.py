@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.core.timers import Timer as _Watch
-from stoker.data import unshared
+from stoker.data import unsharded
 
 
 class Timer(_Watch):
@@ -105,7 +105,7 @@ def get_dataloader(
         num_workers=num_workers,
         **kwargs,
     )
-    return loader if add_sampler else unshared(loader)
+    return loader if add_sampler else unsharded(loader)
 
 
 def _synchronize() -> None:

@@ -64,7 +64,7 @@ class OwnerStep(Step):
     def adjust_lr(self, engine: Engine, run: Run) -> None:
         """The learning rate after an epoch; the last ``batch_idx`` is there once more."""
         assert run.feeder is not None
-        self._runner.batch_idx = run.feeder.position - 1
+        self._runner.batch_idx = run.feeder.position.batches - 1
         self._owner.on_lr_adjust(self._runner)
         self._runner.drop()
 
@@ -135,7 +135,7 @@ class RunnerHook(Hook):
     def before_step(self, run: Run) -> None:
         """An iteration begins."""
         assert run.feeder is not None
-        self._runner.take(run.batches[0], run.feeder.position - 1)
+        self._runner.take(run.batches[0], run.feeder.position.batches - 1)
 
     before_predict_step = before_step
 
@@ -160,7 +160,7 @@ class RunnerHook(Hook):
     def after_epoch(self, run: Run) -> None:
         """The stats of the epoch."""
         assert run.feeder is not None
-        count = int(dist.all_reduce_max(run.feeder.position)[0])
+        count = int(dist.all_reduce_max(run.feeder.position.batches)[0])
         row: dict[str, Any] = {
             "epoch": run.current_epoch,
             "batch_count": count,

@@ -1,4 +1,4 @@
-"""Processes that read data of their own take as many windows, and nothing of it is lost."""
+"""Ranks that read their own loaders take the same number of windows, and lose no data."""
 
 import pytest
 import torch
@@ -36,37 +36,41 @@ def test_a_last_window_may_be_dropped_on_one_process_alone():
 
 @pytest.mark.row("O22")
 @pytest.mark.parametrize("counts", [[1, 5], [3, 2, 7]])
-def test_every_place_of_uneven_data_is_continued_exactly(counts):
-    assert len(set(pool().run(len(counts), data_tasks.continued, counts))) == 1
+def test_every_position_in_uneven_data_is_resumed_exactly(counts):
+    assert len(set(pool().run(len(counts), data_tasks.resumed, counts))) == 1
 
 
-def test_a_stream_is_told_its_part():
+def test_a_stream_gets_its_shard():
     found = pool().run(2, data_tasks.streams)
-    told = [[numbers for numbers, *_ in windows] for windows, _ in found]
-    assert told == [[[0], [4]], [[1], [5]]]
-    assert [[whole for _, _, whole, _ in windows] for windows, _ in found] == [[4, 3]] * 2
-    assert [[numbers for numbers, *_ in mute] for _, mute in found] == [[[0], [1], [2]]] * 2
+    sharded = [[numbers for numbers, *_ in windows] for windows, _ in found]
+    assert sharded == [[[0], [4]], [[1], [5]]]
+    assert [[size for _, _, size, _ in windows] for windows, _ in found] == [[4, 3]] * 2
+    assert [[numbers for numbers, *_ in unsharded] for _, unsharded in found] == [
+        [[0], [1], [2]]
+    ] * 2
 
 
 def test_data_that_is_empty_on_one_process_is_an_error_on_all():
-    words = pool().run(2, data_tasks.empty_on_one)
-    assert words[0] == words[1]
-    assert "train_loader gave not enough batches for a step on process 0: expected" in words[0]
-    words = pool().run(2, data_tasks.empty_by_length_on_one)
-    assert words == ["train_loader is empty: it has no batches, expected at least one"] * 2
+    errors = pool().run(2, data_tasks.empty_on_one)
+    assert errors[0] == errors[1]
+    assert (
+        "train_loader has too few batches for a step on rank 0: expected at least one" in errors[0]
+    )
+    errors = pool().run(2, data_tasks.empty_by_length_on_one)
+    assert errors == ["train_loader is empty: it has no batches, expected at least one"] * 2
 
 
-def test_what_is_shared_or_even_is_read_without_an_exchange_and_by_the_seed_of_rank_0():
-    (seen, one), (_, two) = pool().run(2, data_tasks.without_a_word)
-    shared, even = seen
-    assert [window[1:] for window in shared] == [(0, 4, False), (0, 4, False), (0, 2, True)]
+def test_sharded_and_even_loaders_need_no_communication_and_use_the_seed_of_rank_0():
+    (seen, one), (_, two) = pool().run(2, data_tasks.without_communication)
+    sharded, even = seen
+    assert [window[1:] for window in sharded] == [(0, 4, False), (0, 4, False), (0, 2, True)]
     assert [window[1:] for window in even] == [(0, 4, False), (0, 4, False), (0, 2, True)]
     order = torch.randperm(10, generator=torch.Generator().manual_seed(0)).tolist()
     assert [sample for batch in one for sample in batch] == order[0::2]
     assert [sample for batch in two for sample in batch] == order[1::2]
 
 
-def test_processes_that_read_the_same_part_count_it_once():
-    found = pool().run(4, data_tasks.two_read_each_part)
+def test_ranks_that_read_the_same_shard_count_it_once():
+    found = pool().run(4, data_tasks.two_ranks_per_shard)
     assert found[0] == found[1] == [[(0, 4), (1, 1)], [(0, 10), (0, 5)]]
     assert found[2] == found[3] == [[(0, 4), (0, 1)], [(0, 10), (1, 5)]]

@@ -1,4 +1,4 @@
-"""Data in memory is gathered at once, in the bits, the order and with the draws of a DataLoader."""
+"""In-memory data is gathered with the bits, the order and the draws of a DataLoader."""
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def gathers(one: DataLoader) -> bool:
 
 
 def form(batch):
-    """All that is to be known of a batch, its bits included."""
+    """Return types, shapes, strides and bits of a batch."""
     if isinstance(batch, Tensor):
         bits = batch.contiguous().flatten().view(torch.uint8) if batch.numel() else batch
         return type(batch), batch.dtype, batch.shape, batch.stride(), bits.tolist()
@@ -49,8 +49,8 @@ def form(batch):
     return type(batch), batch
 
 
-def look(batches: Callable[[], object], own: DataLoader | None = None):
-    """What comes in two passes, and how the generators are after each batch."""
+def read(batches: Callable[[], object], own: DataLoader | None = None):
+    """Return the batches of two passes, and the generators after each batch."""
     seed_all(3)
     seen = []
     for _ in range(2):
@@ -75,7 +75,7 @@ def tensor_of(size: int, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Ten
 
 @st.composite
 def made(draw) -> Callable[[], DataLoader]:
-    """A plain DataLoader over tensors, made as a script makes it each time it starts."""
+    """A function that builds a plain DataLoader over tensors, as a script does when it starts."""
     size, dtype = draw(st.integers(1, 40)), draw(st.sampled_from(DTYPES))
     shape = draw(st.sampled_from([(), (3,), (1,), (2, 1, 2), (1, 4, 4)]))
     x, y = tensor_of(size, dtype, shape), torch.arange(size)
@@ -112,11 +112,11 @@ def made(draw) -> Callable[[], DataLoader]:
 def test_batches_are_those_of_the_dataloader_with_its_draws(make):
     assert gathers(make())
     one, fast, fed = make(), make(), make()
-    expected = look(lambda: one, one)
-    assert look(lambda: batches_of(fast), fast) == expected
+    expected = read(lambda: one, one)
+    assert read(lambda: batches_of(fast), fast) == expected
     if len(fed):
         feeder = BatchFeeder(fed)
-        assert look(lambda: windows(feeder), fed) == expected
+        assert read(lambda: windows(feeder), fed) == expected
 
 
 @given(made(), st.data())
@@ -125,12 +125,12 @@ def test_processes_get_the_same_parts_as_without_gathering(make, data):
     if len(make()) == 0:
         return
     count = data.draw(st.integers(2, 4))
-    part = DataShard(data.draw(st.integers(0, count - 1)), count)
+    shard = DataShard(data.draw(st.integers(0, count - 1)), count)
     try:
-        fast, slow = BatchFeeder(make(), part=part), BatchFeeder(by_sample(make()), part=part)
+        fast, slow = BatchFeeder(make(), shard=shard), BatchFeeder(by_sample(make()), shard=shard)
     except ValueError:  # it leaves no batch on each of so many
         return
-    assert look(lambda: windows(fast)) == look(lambda: windows(slow))
+    assert read(lambda: windows(fast)) == read(lambda: windows(slow))
 
 
 ARRAYS = {
@@ -146,8 +146,8 @@ def test_arrays_come_in_the_types_that_stacking_gives(name):
         slow = DataLoader(data, 3, shuffle=True)
         fast = loader(data, 3, shuffle=True)
         assert gathers(slow)
-        assert look(lambda fast=fast: fast) == look(lambda slow=slow: slow)
-        assert look(lambda slow=slow: batches_of(slow)) == look(lambda slow=slow: slow)
+        assert read(lambda fast=fast: fast) == read(lambda slow=slow: slow)
+        assert read(lambda slow=slow: batches_of(slow)) == read(lambda slow=slow: slow)
 
 
 def test_odd_arrays_and_tensors_are_left_to_torch():
@@ -157,12 +157,12 @@ def test_odd_arrays_and_tensors_are_left_to_torch():
         list(batches_of(DataLoader(backwards, 2)))
     for nothing in (np.zeros((4, 0)), torch.zeros(4, 0)):
         one = DataLoader(nothing, 2)
-        assert look(lambda one=one: batches_of(one)) == look(lambda one=one: one)
+        assert read(lambda one=one: batches_of(one)) == read(lambda one=one: one)
     foreign = np.arange(4.0).astype(">f8")
-    assert look(lambda: batches_of(DataLoader(foreign, 2))) == look(lambda: DataLoader(foreign, 2))
+    assert read(lambda: batches_of(DataLoader(foreign, 2))) == read(lambda: DataLoader(foreign, 2))
     channels_last = torch.rand(6, 3, 4, 4).to(memory_format=torch.channels_last)
     one = DataLoader(channels_last, 2)
-    assert look(lambda: batches_of(one)) == look(lambda: one)
+    assert read(lambda: batches_of(one)) == read(lambda: one)
     learned = torch.rand(6, 3, requires_grad=True)
     assert next(batches_of(DataLoader(learned, 2))).requires_grad
     assert not gathers(DataLoader(learned, 2))
@@ -181,11 +181,11 @@ def test_a_memory_map_is_gathered(tmp_path):
     one = loader((array, torch.arange(10)), 3, shuffle=True)
     plain = DataLoader(StackDataset(array, torch.arange(10)), 3, shuffle=True)
     assert gathers(one)
-    assert look(lambda: one) == look(lambda: plain)
+    assert read(lambda: one) == read(lambda: plain)
 
 
 class Doubled(TensorDataset):
-    """A transform by sample."""
+    """Transforms each sample."""
 
     def __getitem__(self, index):
         return tuple(2 * value for value in super().__getitem__(index))
@@ -204,7 +204,7 @@ def padded(samples):
     return default_collate(samples)
 
 
-def test_whatever_may_make_samples_its_own_way_is_never_gathered():
+def test_datasets_and_loaders_with_custom_behaviour_are_never_gathered():
     x = torch.rand(6, 3)
     for one in (
         DataLoader(Doubled(x), 2),
@@ -218,12 +218,12 @@ def test_whatever_may_make_samples_its_own_way_is_never_gathered():
         by_sample(DataLoader(TensorDataset(x), 2)),
     ):
         assert not gathers(one)
-        assert look(lambda one=one: batches_of(one)) == look(lambda one=one: one)
+        assert read(lambda one=one: batches_of(one)) == read(lambda one=one: one)
     doubled = [batch[0] for batch in windows(BatchFeeder(DataLoader(Doubled(x), 2)))]
     assert torch.equal(torch.cat(doubled), 2 * x)
 
 
-def test_another_idea_of_how_tensors_are_put_together_is_respected(monkeypatch):
+def test_a_replaced_collate_function_is_respected(monkeypatch):
     sums = {**collate.default_collate_fn_map, Tensor: lambda batch, **_: sum(batch)}
     one = DataLoader(torch.rand(6, 3), 2)
     assert gathers(one)
@@ -231,12 +231,12 @@ def test_another_idea_of_how_tensors_are_put_together_is_respected(monkeypatch):
     assert not gathers(one)
 
 
-def test_workers_make_samples_as_ever():
+def test_workers_read_sample_by_sample():
     assert not gathers(DataLoader(TensorDataset(torch.rand(6, 3)), 2, num_workers=1))
 
 
 class Odd:
-    """Indices as nobody expects them."""
+    """Yields unusual indices."""
 
     def __init__(self, *batches):
         self.batches = batches
@@ -253,7 +253,7 @@ def test_indices_of_any_kind_mean_what_they_mean_to_torch():
     odd = Odd([-1, 0], [torch.tensor(3), 1], [np.int64(2)], (4, 5), [True, True])
     for data in (x, y, TensorDataset(x), Subset(x, [5, -2, 1, 0, 3, 4])):
         one = DataLoader(data, batch_sampler=odd)
-        assert look(lambda one=one: batches_of(one)) == look(lambda one=one: one)
+        assert read(lambda one=one: batches_of(one)) == read(lambda one=one: one)
     with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 6"):
         list(batches_of(DataLoader(x, batch_sampler=Odd([0, 6]))))
 
@@ -280,7 +280,7 @@ def test_data_that_changes_between_passes_is_seen():
 @pytest.mark.parametrize("owner", ["none", "loader", "sampler"])
 @pytest.mark.parametrize("batching", [name for name in BATCHING if name != "no batches"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_step_is_continued_exactly(sampler, batching, owner):
+def test_every_step_is_resumed_exactly(sampler, batching, owner):
     numbers = torch.arange(float(SIZE))
     assert gathers(loader_of(sampler, batching, owner, numbers))
     assert_exact(
@@ -289,7 +289,7 @@ def test_every_step_is_continued_exactly(sampler, batching, owner):
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_state_saved_without_gathering_goes_on_with_it_and_the_other_way(sampler):
+def test_a_state_saved_without_gathering_resumes_with_it_and_vice_versa(sampler):
     def make(*, fast: bool) -> BatchFeeder:
         one = loader_of(sampler, "batches", "loader", torch.arange(float(SIZE)))
         return BatchFeeder(one if fast else by_sample(one))
@@ -300,16 +300,16 @@ def test_a_state_saved_without_gathering_goes_on_with_it_and_the_other_way(sampl
         seed_all(1)
         runs[fast] = train(make(fast=fast), saves=saves), saves
     assert runs[True][0] == runs[False][0]
-    for fast, (whole, saves) in runs.items():
+    for fast, (expected, saves) in runs.items():
         for save in saves[::3]:
             feeder = make(fast=not fast)
             feeder.load_state_dict(copy.deepcopy(save.feeder))
             set_random_state(save.random)
-            assert train(feeder, begin=save.epoch) == whole[save.step :]
+            assert train(feeder, begin=save.epoch) == expected[save.step :]
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_run_killed_with_gathering_ends_at_the_same_weights_without_it_and_the_other_way(
+def test_a_run_killed_with_gathering_ends_at_the_same_weights_without_it_and_vice_versa(
     first, tmp_path
 ):
     def fit(folder, *, fast, die=False):
@@ -324,13 +324,13 @@ def test_a_run_killed_with_gathering_ends_at_the_same_weights_without_it_and_the
         one.fit(data if fast else by_sample(data), epochs=3)
         return weights(one.engine.model)
 
-    whole = fit("whole", fast=first)
+    expected = fit("expected", fast=first)
     with pytest.raises(ZeroDivisionError):
         fit("run", fast=first, die=True)
-    assert same_bits(whole, fit("run", fast=not first))
+    assert same_bits(expected, fit("run", fast=not first))
 
 
-def test_two_processes_gather_their_parts():
+def test_two_processes_gather_their_shards():
     fast, slow = pool().run(2, data_tasks.gathered, False), pool().run(2, data_tasks.gathered, True)
     assert fast == slow
     assert fast[0] != fast[1]
@@ -338,9 +338,9 @@ def test_two_processes_gather_their_parts():
 
 def test_a_loader_takes_columns_as_tuples_and_dicts():
     x, y = torch.rand(10, 3), np.arange(10)
-    pairs = look(lambda: DataLoader(StackDataset(x, y), 4, shuffle=True))
-    assert look(lambda: loader((x, y), 4, shuffle=True)) == pairs
-    assert look(lambda: batches_of(loader((x, y), 4, shuffle=True))) == pairs
+    pairs = read(lambda: DataLoader(StackDataset(x, y), 4, shuffle=True))
+    assert read(lambda: loader((x, y), 4, shuffle=True)) == pairs
+    assert read(lambda: batches_of(loader((x, y), 4, shuffle=True))) == pairs
     named = next(iter(loader({"ids": x, "labels": y}, 4)))
     assert form(named) == form({"ids": x[:4], "labels": torch.from_numpy(y[:4])})
     nested = next(iter(loader(((x, x), y), 4)))
@@ -351,8 +351,8 @@ def test_a_loader_of_columns_takes_the_options_of_a_dataloader():
     x, y = torch.rand(10, 3), torch.arange(10)
 
     def both(**options):
-        fast = look(lambda: loader((x, y), **options))
-        assert fast == look(lambda: DataLoader(TensorDataset(x, y), **options))
+        fast = read(lambda: loader((x, y), **options))
+        assert fast == read(lambda: DataLoader(TensorDataset(x, y), **options))
 
     both()
     both(batch_size=3, drop_last=True)
@@ -364,7 +364,7 @@ def test_a_loader_of_columns_takes_the_options_of_a_dataloader():
         loader((x, y), bach_size=4)
 
 
-def test_a_loader_with_workers_gives_the_same():
+def test_a_loader_with_workers_yields_the_same():
     x = torch.rand(6, 3)
     made = loader((x, torch.arange(6)), 4, num_workers=1)
     assert [form(batch) for batch in made] == [form(b) for b in loader((x, torch.arange(6)), 4)]
@@ -383,13 +383,13 @@ def test_a_loader_of_anything_else_is_a_plain_one():
     assert type(loader(Words(), 2)) is DataLoader
 
 
-def test_columns_of_different_lengths_are_refused():
+def test_columns_of_different_lengths_are_rejected():
     with pytest.raises(ValueError, match="'a' has 4, 'b' has 3"):
         loader({"a": torch.zeros(4), "b": np.zeros(3)}, 2)
 
 
-def test_a_loader_that_gathers_cannot_be_told_not_to():
-    with pytest.raises(ValueError, match=r"made by stoker.data.loader"):
+def test_by_sample_rejects_a_loader_that_gathers():
+    with pytest.raises(ValueError, match=r"built by stoker.data.loader"):
         by_sample(loader(torch.zeros(4), 2))
     assert by_sample([1, 2]) == [1, 2]
 
@@ -398,11 +398,11 @@ def test_a_loader_can_be_pickled_and_copied():
     one = loader((torch.rand(6, 3), torch.arange(6)), 4)
     for other in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
         assert gathers(other)
-        assert look(lambda other=other: other) == look(lambda: one)
+        assert read(lambda other=other: other) == read(lambda: one)
 
 
-def test_pinned_memory_is_asked_for_as_torch_does():
+def test_pinned_memory_is_requested_as_by_torch():
     one = DataLoader(TensorDataset(torch.arange(6.0)), 4, pin_memory=True)
     with pytest.warns(UserWarning, match="pin_memory"):
-        found = look(lambda: batches_of(one))
-    assert found == look(lambda: DataLoader(TensorDataset(torch.arange(6.0)), 4))
+        found = read(lambda: batches_of(one))
+    assert found == read(lambda: DataLoader(TensorDataset(torch.arange(6.0)), 4))
