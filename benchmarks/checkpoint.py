@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
 from stoker.checkpoint import Checkpoints
-from stoker.storage.local import checksum_of, write_file
+from stoker.storage import LocalStorage
 
 State: TypeAlias = dict[str, dict[str, Tensor]]
 Busy: TypeAlias = Callable[[], bool]
@@ -107,8 +107,9 @@ class ByProcess:
         while True:
             path = pipe.recv()
             path.unlink(missing_ok=True)
-            write_file(path, [self.buffer.numpy().data])
-            checksum_of(path)
+            storage = LocalStorage(path.parent)
+            storage.write(path.name, [self.buffer.numpy().data])
+            storage.checksum(path.name)
             pipe.send("done")
 
 

@@ -120,6 +120,24 @@ def test_torch_distributed_is_imported_where_processes_are_known():
     assert grep(r"torch\.distributed") <= {"core", "parallel", "launch", "checkpoint"}
 
 
+def test_only_storage_renames_syncs_maps_and_locks_files():
+    assert grep(r"\bos\.(rename|replace|fsync|fdatasync)\b|\bmmap\b|\bfcntl\b") == {"storage"}
+    renames = {
+        str(path.relative_to(ROOT))
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (node.func.attr == "rename" or _is_path_replace(node))
+    }
+    assert {Path(name).parts[0] for name in renames} == {"storage"}
+
+
+def _is_path_replace(call: ast.Call) -> bool:
+    # str.replace takes two arguments, dataclasses.replace and datetime.replace take keywords
+    return call.func.attr == "replace" and len(call.args) == 1 and not call.keywords
+
+
 def test_nothing_hides_an_import_from_the_reader():
     assert grep(r"TYPE_CHECKING") == set()
 

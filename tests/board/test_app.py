@@ -210,9 +210,9 @@ def test_a_manifest_cannot_make_the_board_look_at_files_elsewhere(tmp_path):
     folder = make_checkpoint(run, 10)
     (tmp_path / "secret").write_text("hunter2")
     from stoker.checkpoint.format.manifest import Manifest
-    from stoker.storage.local import Record
+    from stoker.storage import FileRecord
 
-    text = Manifest(10, {}, 1, {"../../../../secret": Record(7, "0" * 32)}).text()
+    text = Manifest(10, {}, 1, {"../../../../secret": FileRecord(7, "0" * 32)}).text()
     (folder / "MANIFEST.json").write_text(text)
     with served(tmp_path / "runs") as board:
         found = board.get("verify", run="one", checkpoint=folder.name)

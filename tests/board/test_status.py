@@ -46,7 +46,7 @@ def test_a_run_whose_process_lives_runs_however_quiet_it_is(tmp_path):
     for path in folder.glob("*.*"):
         os.utime(path, (1e9, 1e9))
     lock = Lock(folder / "checkpoints")
-    lock.take()
+    lock.acquire()
     assert status(tmp_path).state == "running"
     lock.release()
     assert status(tmp_path).state == "finished"
@@ -56,7 +56,7 @@ def test_a_run_whose_process_was_killed_is_dead_at_once(tmp_path):
     folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
     (folder / "checkpoints").mkdir()
     code = f"from stoker.storage.lock import Lock; from pathlib import Path; import os; \
-Lock(Path({str(folder / 'checkpoints')!r})).take(); os.kill(os.getpid(), 9)"
+Lock(Path({str(folder / 'checkpoints')!r})).acquire(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     found = status(tmp_path)
     assert found.state == "dead"
@@ -87,7 +87,7 @@ def test_a_run_never_waits_for_those_who_look_at_it(tmp_path):
     thread.start()
     for _ in range(200):
         lock = Lock(folder / "checkpoints")
-        lock.take()  # raises where somebody else holds it
+        lock.acquire()  # raises where somebody else holds it
         os.truncate(folder / "metrics.jsonl", 500)
         lock.release()
     done.set()

@@ -8,7 +8,7 @@ import torch
 
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.write.snapshot import Staging
-from stoker.storage import crash_points as points
+from stoker.storage import crash_points
 from support.checkpoint_states import number_in, state
 
 
@@ -17,7 +17,7 @@ def gate(monkeypatch):
     """Holds every save back before its manifest until it is set."""
     event = threading.Event()
     hold = lambda point: event.wait(20) if point == "before-manifest" else None
-    monkeypatch.setattr(points, "at", hold)
+    monkeypatch.setattr(crash_points, "at", hold)
     yield event
     event.set()
 
@@ -67,7 +67,7 @@ def fail_once(monkeypatch):
             monkeypatch.undo()
             raise RuntimeError("as planned")
 
-    monkeypatch.setattr(points, "at", fail)
+    monkeypatch.setattr(crash_points, "at", fail)
 
 
 @pytest.mark.parametrize("call", ["wait", "save", "check", "close"])

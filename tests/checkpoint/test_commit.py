@@ -3,14 +3,16 @@
 import pytest
 
 from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.storage import crash_points as points
+from stoker.storage import crash_points
 from support.checkpoint_states import KILLED, in_child, number_in, own, save, state
 
 
 def passed_points(folder, script, monkeypatch):
     """The points that a script passes, each with its number: ``("renamed", 2)``."""
     seen = []
-    monkeypatch.setattr(points, "at", lambda point: seen.append((point, seen_before(seen, point))))
+    monkeypatch.setattr(
+        crash_points, "at", lambda point: seen.append((point, seen_before(seen, point)))
+    )
     script(folder)
     monkeypatch.undo()
     return seen
@@ -81,7 +83,7 @@ def test_a_checkpoint_that_does_not_read_back_is_withdrawn(tmp_path, monkeypatch
         if point == "published":
             (tmp_path / "step-00000001" / "state.json").write_text("{}")
 
-    monkeypatch.setattr(points, "at", damage)
+    monkeypatch.setattr(crash_points, "at", damage)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state(8))
     with pytest.raises(CheckpointError, match="did not read back as written: 'state.json' has 2"):

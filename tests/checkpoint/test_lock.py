@@ -9,7 +9,7 @@ import time
 import pytest
 
 from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.storage.lock import _started
+from stoker.storage.lock import _start_time
 from support.checkpoint_states import KILLED, fork, save, state
 
 
@@ -87,7 +87,7 @@ def test_an_id_that_was_given_to_another_process_counts_as_gone(tmp_path, caplog
 
 
 def test_where_the_system_has_no_locks_the_note_decides(tmp_path):
-    note(tmp_path, pid=os.getpid(), host=socket.gethostname(), started=_started(os.getpid()))
+    note(tmp_path, pid=os.getpid(), host=socket.gethostname(), started=_start_time(os.getpid()))
     with pytest.raises(CheckpointError, match="is in use by process"):
         Checkpoints(tmp_path).open()
 

@@ -5,8 +5,8 @@ import torch
 
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.state_tree import flatten
-from stoker.checkpoint.sharding.planner import local_plan, share_among
-from stoker.checkpoint.sharding.write_plan import share_alone
+from stoker.checkpoint.sharding.planner import local_items, plan_for_rank
+from stoker.checkpoint.sharding.write_plan import plan_single_process
 from support.tasks.checkpoint import net, state, tensors, train
 from support.tasks.two_ranks import found_by_two
 
@@ -105,4 +105,4 @@ def test_another_shape_is_refused_in_words(ranks):
 
 def test_the_short_way_of_one_process_gives_what_the_planner_would():
     parts, _ = flatten(trained() | {"empty": torch.empty(0, 2), "number": torch.tensor(1)})
-    assert share_among([local_plan(parts)], 0) == share_alone(parts)
+    assert plan_for_rank([local_items(parts)], 0) == plan_single_process(parts)

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from stoker.checkpoint import CheckpointError, Checkpoints
-from stoker.checkpoint.format.manifest import NAME, Manifest
-from stoker.checkpoint.format.tensor_file import DTYPES, Entry, TensorFile
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST
+from stoker.checkpoint.format.tensor_file import DTYPES, TensorEntry, TensorFile
 from support.checkpoint_states import own, save, state
 
 
@@ -70,8 +71,8 @@ def test_every_dtype_is_written_as_safetensors_has_it(tmp_path):
 
 def test_wide_tensors_stand_first_so_that_all_are_aligned():
     dtypes = [torch.bool, torch.float64, torch.int16]
-    file = TensorFile(Entry(str(dtype), dtype, (3,)) for dtype in dtypes)
-    assert list(file.places.values()) == [0, 24, 30]
+    file = TensorFile(TensorEntry(str(dtype), dtype, (3,)) for dtype in dtypes)
+    assert list(file.offsets.values()) == [0, 24, 30]
     assert len(file.header()) % 8 == 0
 
 
@@ -108,14 +109,16 @@ def test_a_short_or_missing_file_is_named(folder, name):
 
 
 def test_a_manifest_that_was_edited_or_cut_is_refused(folder):
-    path, checkpoints = folder / NAME, Checkpoints(folder.parent)
+    path, checkpoints = folder / MANIFEST, Checkpoints(folder.parent)
     text = path.read_text()
     path.write_text(text.replace('"step": 1', '"step":  1'))
-    assert checkpoints.verify(folder) == [f"MANIFEST.json in '{folder}' is not as it was written"]
+    assert checkpoints.verify(folder) == [
+        f"MANIFEST.json in '{folder}' was changed after it was written"
+    ]
     path.write_text(text[:100])
     assert "MANIFEST.json in" in checkpoints.verify(folder)[0]
     path.write_text("[]")
-    assert "is unreadable" in checkpoints.verify(folder)[0]
+    assert "cannot be read" in checkpoints.verify(folder)[0]
 
 
 def test_the_newest_whole_one_is_taken_and_the_skipped_are_named(tmp_path, caplog):
@@ -130,7 +133,7 @@ def test_the_newest_whole_one_is_taken_and_the_skipped_are_named(tmp_path, caplo
 
 
 def test_another_format_is_refused_in_words(folder, caplog):
-    path = folder / NAME
+    path = folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 9}))
     with pytest.raises(
         CheckpointError, match="has checkpoint format 9, this Stoker reads format 1"
@@ -159,10 +162,10 @@ def test_a_pickle_in_place_of_a_file_is_not_opened(folder):
 
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(folder):
-    (folder / NAME).unlink()
+    (folder / MANIFEST).unlink()
     checkpoints = Checkpoints(folder.parent)
     assert (checkpoints.list(), checkpoints.newest()) == ([], None)
-    with pytest.raises(CheckpointError, match="is no checkpoint: it has no MANIFEST.json"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint: it has no MANIFEST.json"):
         checkpoints.load(folder)
 
 

@@ -164,8 +164,8 @@ def test_a_parameter_comes_back_as_a_plain_tensor():
         (np.array([object()]), "hooks → Foo → bar is a numpy array of object"),
         (torch.empty(2, device="meta"), "hooks → Foo → bar is a meta tensor"),
         (torch.eye(2).to_sparse(), "hooks → Foo → bar is a tensor of layout torch.sparse_coo"),
-        ({(1, 2): 3}, r"hooks → Foo → bar → \(1, 2\) is under a tuple as key"),
-        (nn.LazyLinear(1).weight, "hooks → Foo → bar is a parameter without a shape"),
+        ({(1, 2): 3}, r"hooks → Foo → bar → \(1, 2\) is stored under a tuple as key"),
+        (nn.LazyLinear(1).weight, "hooks → Foo → bar is an uninitialized parameter"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:Lazy modules")

@@ -19,7 +19,7 @@ from stoker import hooks
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli import main
-from stoker.storage.local import Record, checksum_of
+from stoker.storage import FileRecord, LocalStorage
 from support.checkpoint_states import fork
 from support.toys import loader, net, same_bits, trainer, weights
 
@@ -208,12 +208,12 @@ def test_verify_names_the_file_and_the_fault(stoker, run, spoil, fault):
 
 
 def test_one_that_a_live_run_removes_meanwhile_is_no_fault(stoker, run, monkeypatch):
-    def faults_of(path):
+    def verify_checkpoint(path, quick=False):
         if path.name == "step-00000005":
             shutil.rmtree(path, ignore_errors=True)
         return []
 
-    monkeypatch.setattr("stoker.cli.ckpt.ls.faults_of", faults_of)
+    monkeypatch.setattr("stoker.cli.ckpt.ls.verify_checkpoint", verify_checkpoint)
     code, out, _ = stoker("verify", run)
     assert code == 0
     assert "step-00000005: removed meanwhile" in out
@@ -411,7 +411,8 @@ def of_two_processes(folder, weight, drawn):
         (folder / f"rank-{rank:05}.json").write_text(json.dumps({"drawn": drawn[rank]}))
     state = {"model": {"w": {"$tensor": "model.w"}}, "engine": {}, "run": {}}
     (folder / "state.json").write_text(json.dumps(state))
-    files = {one.name: Record(one.stat().st_size, checksum_of(one)) for one in folder.iterdir()}
+    storage = LocalStorage(folder)
+    files = {n: FileRecord(storage.size(n), storage.checksum(n)) for n in storage.list()}
     split = {"model.w": {"dtype": "F32", "shape": list(weight.shape), "pieces": pieces}}
     (folder / "MANIFEST.json").write_text(Manifest(1, {}, 2, files, split).text())
     return folder

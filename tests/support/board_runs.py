@@ -48,12 +48,12 @@ def said(reason: str, step: int = 20) -> str:
 
 def make_checkpoint(run: Path, step: int, data: bytes = b"weights") -> Path:
     from stoker.checkpoint.format.manifest import Manifest
-    from stoker.storage.local import Record
+    from stoker.storage import FileRecord
 
     folder = run / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(data)
-    record = Record(len(data), xxhash.xxh3_128_hexdigest(data))
+    record = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))
     info = {"metrics": {"val/accuracy": 0.5}}
     text = Manifest(step, info, 1, {"model.safetensors": record}).text()
     (folder / "MANIFEST.json").write_text(text)

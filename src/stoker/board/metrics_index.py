@@ -3,8 +3,8 @@
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 import orjson
 import xxhash
 from numpy.typing import NDArray
+
+from stoker.storage import LocalStorage, atomic_file
 
 Floats = NDArray[np.float64]
 HEAD = ("step", "epoch", "samples", "time")
@@ -137,7 +139,7 @@ def load_arrays(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
     with path.open("rb") as file:
         told = orjson.loads(file.readline())
         at = file.tell()
-        data = mmap(file.fileno(), 0, access=ACCESS_READ)
+    data = LocalStorage(path.parent).read_range(path.name, 0, path.stat().st_size)
     arrays = {}
     for name, kind, length in told["arrays"]:
         dtype = {"<f8": np.float64, "<i4": np.int32}[kind]
@@ -244,13 +246,10 @@ class MetricsFile:
             marks = [[mark.offset, mark.rows, mark.digest] for mark in self._marks]
             state = {"marks": marks, "bad": self.columns.bad}
         self._kept_offset = offset
-        aside = self._cache.with_suffix(f".{os.getpid()}.partial")
-        try:
+        with suppress(OSError):  # the board also works without a cache
             self._cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            save_arrays(aside, state, arrays)
-            os.replace(aside, self._cache)
-        except OSError:  # a cache is a help and no need
-            aside.unlink(missing_ok=True)
+            with atomic_file(self._cache, durable=False) as temporary:
+                save_arrays(temporary, state, arrays)
 
     @property
     def _offset(self) -> int:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from stoker.board.safe_files import Folder
-from stoker.checkpoint.format.manifest import NAME, Manifest, faults_of
-from stoker.checkpoint.format.names import step_in_name
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.read.verify import verify_checkpoint
 from stoker.core.errors import CheckpointError
 
 _BROKEN = (CheckpointError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -28,14 +29,14 @@ def verified(run: Folder, name: str) -> dict[str, Any]:
     with folder.opened():
         found = _at_a_glance(folder)
     if found["state"] == "sizes fit":
-        faults = faults_of(folder.path)
+        faults = verify_checkpoint(folder.path)
         found |= {"state": "broken" if faults else "whole", "faults": faults[:20]}
     return found
 
 
 def _at_a_glance(folder: Folder) -> dict[str, Any]:
     sizes = {name: found.st_size for name in folder.files() if (found := folder.stat(name))}
-    when = folder.stat(NAME)
+    when = folder.stat(MANIFEST)
     row: dict[str, Any] = {
         "name": folder.parts[-1],
         "step": step_in_name(folder.parts[-1]),
@@ -45,7 +46,7 @@ def _at_a_glance(folder: Folder) -> dict[str, Any]:
     }
     try:
         if when is None or when.st_size > 1 << 26:
-            raise CheckpointError(f"it has no {NAME}")
+            raise CheckpointError(f"it has no {MANIFEST}")
         manifest = Manifest.read(folder.path)
         faults = [
             f"'{name}' has {sizes[name]} bytes, expected {record.size}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker.board.metrics_index import Columns
 from stoker.board.safe_files import Folder
-from stoker.storage.lock import is_alive, owner_in
+from stoker.storage.lock import is_running, parse_owner
 
 State: TypeAlias = Literal["running", "finished", "preempted", "stopped", "failed", "dead"]
 
@@ -70,8 +70,8 @@ def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Statu
 
 
 def _state(folder: Folder, log: str, seen: float, columns: Columns) -> tuple[State, str]:
-    owner = owner_in(folder.below("checkpoints").head(".lock", 4096))
-    if owner is not None and is_alive(owner):
+    owner = parse_owner(folder.below("checkpoints").head(".lock", 4096))
+    if owner is not None and is_running(owner):
         return "running", ""
     if owner is not None and owner["host"] == socket.gethostname():
         return "dead", f"process {str(owner['pid'])[:20]} is gone without a word"

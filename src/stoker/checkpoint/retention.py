@@ -1,4 +1,4 @@
-"""Which checkpoints may go."""
+"""Retention: which checkpoints are kept, and which are removed."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Keep the best by a result: ``Best("val/loss", "min")``.
+    """Keep the best checkpoints by a metric: ``Best("val/loss", "min")``.
 
     Args:
-        metric: a name in ``info["metrics"]`` of the saves; those without it do not take part.
-        mode: whether the smallest or the largest is best.
-        k: how many.
+        metric: a name in ``info["metrics"]`` of the saves; those without it are not considered.
+        mode: whether the smallest ("min") or the largest ("max") value is best.
+        k: how many to keep.
     """
 
     metric: str
@@ -27,7 +27,7 @@ class Best:
             raise ValueError(f"k must be at least 1, got {self.k}")
 
     def value(self, info: dict[str, Any]) -> float | None:
-        """The result in an info, turned so that smaller is better."""
+        """Return the metric of an info, negated for "max", so that smaller is better."""
         value = (info.get("metrics") or {}).get(self.metric)
         if value is None or not math.isfinite(value):
             return None
@@ -36,7 +36,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The rule of a folder: the newest ``keep``, each ``keep_every``-th step, and the best."""
+    """Keep the newest ``keep``, those whose step is a multiple of ``keep_every``, and the best."""
 
     keep: int | None
     keep_every: int | None
@@ -54,26 +54,27 @@ class Retention:
         saved: int,
         info_of: Callable[[int], dict[str, Any] | None],
     ) -> list[int]:
-        """The steps that may go, oldest first.
+        """Return the steps to remove, oldest first.
 
         Args:
-            steps: all there are.
-            saved: the one just saved, which stays.
-            info_of: the info of a step if it verifies, else None. One that does not verify counts
-                for nothing, and goes only when as many whole ones as asked for are newer.
+            steps: the steps of all checkpoints.
+            saved: the step that was just saved, which is kept.
+            info_of: returns the info of a step if its checkpoint verifies, else None. A damaged
+                one does not count towards ``keep``, and is removed only when ``keep`` complete
+                ones are newer.
         """
         if self.keep is None:
             return []
         newest_first = sorted(steps, reverse=True)
-        stay, whole = {saved}, 0
+        kept, complete = {saved}, 0
         for step in newest_first:
-            if whole == self.keep:
+            if complete == self.keep:
                 break
-            stay.add(step)
-            whole += info_of(step) is not None
-        stay |= {step for step in newest_first if self.keep_every and step % self.keep_every == 0}
-        stay |= self._best(newest_first, info_of)
-        return [step for step in reversed(newest_first) if step not in stay]
+            kept.add(step)
+            complete += info_of(step) is not None
+        kept |= {step for step in newest_first if self.keep_every and step % self.keep_every == 0}
+        kept |= self._best(newest_first, info_of)
+        return [step for step in reversed(newest_first) if step not in kept]
 
     def _best(self, steps: list[int], info_of: Callable[[int], dict[str, Any] | None]) -> set[int]:
         if self.best is None:

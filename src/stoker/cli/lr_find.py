@@ -11,6 +11,7 @@ from stoker.cli.lr_sweep import lr_find as sweep
 from stoker.cli.plot import chart
 from stoker.cli.train import made
 from stoker.config import ConfigError
+from stoker.storage import atomic_file
 
 
 def lr_find(options: argparse.Namespace) -> int:
@@ -52,6 +53,6 @@ def _save_plot(found: Sweep, path: Path) -> None:
     if found.suggestion is not None:
         axes.axvline(found.suggestion, linestyle="--", label=f"{found.suggestion:.2g}")
         axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary)
     print(f"plot: {path}")

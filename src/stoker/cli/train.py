@@ -22,6 +22,7 @@ from stoker.core.errors import CheckpointError
 from stoker.core.tree import map_tensors
 from stoker.resume.lookup import put_weights
 from stoker.rundir.folder import RunFolder
+from stoker.storage import atomic_file
 
 
 def train(options: argparse.Namespace) -> int:
@@ -70,10 +71,8 @@ def predict(options: argparse.Namespace) -> int:
         )
     outputs = _trained(options).predict()
     arrays = _arrays(outputs)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
-    _WRITERS[path.suffix](aside, arrays)
-    aside.replace(path)
+    with atomic_file(path) as temporary:
+        _WRITERS[path.suffix](temporary, arrays)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
     print(f"{path}: {shapes}")
     return OK

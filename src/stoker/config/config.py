@@ -1,6 +1,5 @@
 """`Config`: a file that describes a run, with overrides, checked before anything is built."""
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +34,7 @@ from stoker.config.short_names import expanded
 from stoker.config.signature import as_tuples, parameters, positional_names, type_of
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean
+from stoker.storage import write_atomic
 
 
 class Config:
@@ -207,10 +207,7 @@ class Config:
         """Write the resolved tree, so that `load` gives an equal one."""
         tree = self.resolved()
         tree["_path_"] = [str(folder) for folder in self.folders]
-        path = Path(path)
-        aside = path.with_name(path.name + ".partial")
-        aside.write_text(write(tree), encoding="utf-8")
-        os.replace(aside, path)
+        write_atomic(Path(path), write(tree))
 
     def why(self, path: str) -> str:
         """Where the value at a place came from: a line of a file, an override, or a default."""

@@ -5,6 +5,7 @@ Mistakes in arguments are plain `ValueError` and `TypeError`. Beside them:
     StokerError
     ├── NonFiniteError      a loss or gradient is NaN or infinite
     ├── CheckpointError     a checkpoint cannot be written or read
+    ├── UnsupportedURLError a URL was passed where only a local path is supported
     └── RankFailed          a process of a job that was launched has failed
 
     SystemExit
@@ -25,6 +26,10 @@ class NonFiniteError(StokerError, ArithmeticError):
 
 class CheckpointError(StokerError):
     """A checkpoint cannot be written or read, or its folder belongs to another run."""
+
+
+class UnsupportedURLError(StokerError, ValueError):
+    """A URL was passed where only a local path is supported."""
 
 
 class RankFailed(StokerError):  # noqa: N818

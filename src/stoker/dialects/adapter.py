@@ -1,10 +1,7 @@
-"""What the dialects share: hooks of older trainers in a run, and old names of checkpoints."""
+"""What the dialects share: hooks of older trainers in a run."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker import Hook, Priority, Run, Trainer
@@ -68,17 +65,6 @@ def with_names(hooks: Iterable[T]) -> Iterator[tuple[T, str]]:
         kind = type(hook).__name__
         seen[kind] += 1
         yield hook, kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
-
-
-def link(name: Path, target: Path) -> None:
-    """Let an old name of a checkpoint lead to it; whatever else has that name stays."""
-    to, aside = os.path.relpath(target, name.parent), name.with_name(f".{name.name}.partial")
-    if name.is_symlink() and os.readlink(name) == to:
-        return
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(to)
-    with suppress(IsADirectoryError):
-        os.replace(aside, name)
 
 
 def explain(trainer: Trainer) -> str:

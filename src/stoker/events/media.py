@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stoker.core import dist
+from stoker.storage import write_atomic
 
 _COLOURS = {1: 0, 3: 2, 4: 6}
 """The colour type of a PNG by its channels."""
@@ -40,10 +41,7 @@ def log_image(folder: Path | None, name: str, pixels: Tensor | NDArray[Any], ste
     if slug != name:
         slug += f"-{xxhash.xxh32_hexdigest(name.encode())}"
     path = folder / "media" / f"{slug}-{step:08d}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".partial")
-    aside.write_bytes(png)
-    os.replace(aside, path)
+    write_atomic(path, png, durable=False)  # a sync would delay the training step
     _append(folder, {"step": step, "name": name, "kind": "image", "file": path.name})
 
 

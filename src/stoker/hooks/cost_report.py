@@ -19,6 +19,7 @@ from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.metrics import Metric
 from stoker.run import Run
+from stoker.storage import write_atomic
 
 PHASES = ("data", "forward", "backward", "update", "hooks", "writers", "other")
 """What a step is made of; "other" is the loop itself and code that is none of the rest."""
@@ -380,11 +381,8 @@ def chrome_trace(slices: Iterable[Slice]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a whole file, or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
-    aside.write_text(json.dumps(value) + "\n", encoding="utf-8")
-    aside.replace(path)
+    """Write a JSON file atomically."""
+    write_atomic(path, json.dumps(value) + "\n")
 
 
 _log = get_logger()

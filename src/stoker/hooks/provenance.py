@@ -1,7 +1,6 @@
 """`Provenance`: write down what a run was made from."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from stoker.core import dist
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
 from stoker.rundir.provenance import digest_of, environment
+from stoker.storage import write_atomic
 
 
 class Provenance(Hook):
@@ -35,10 +35,8 @@ class Provenance(Hook):
         run.dir.mkdir(parents=True, exist_ok=True)
         is_new = not (run.dir / "config.yaml").exists()
         self._config.save(run.dir / "config.yaml")
-        aside = run.dir / "env.json.partial"
-        aside.write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
         env = self._next_name(run.dir)
-        os.replace(aside, env)
+        write_atomic(env, json.dumps(environment(), indent=2) + "\n")
         self._made = [env, *([run.dir / "config.yaml"] if is_new else [])]
 
     def on_exception(self, run: Run) -> None:

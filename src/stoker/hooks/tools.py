@@ -10,6 +10,7 @@ from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.run import Run
+from stoker.storage import atomic_file
 
 _log = get_logger()
 
@@ -95,7 +96,7 @@ class Profiler(Hook):
     def _finish(self, run: Run) -> None:
         self._profile.stop()
         path = self.path or (run.dir / "trace.json" if run.dir is not None else Path("trace.json"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._profile.export_chrome_trace(str(path))
+        with atomic_file(path) as temporary:
+            self._profile.export_chrome_trace(str(temporary))
         self._profile = None
         _log.info(f"profile of {self.steps} steps from step {self.start}: {path}")

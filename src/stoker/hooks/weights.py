@@ -1,6 +1,5 @@
 """Hooks about weights: averaging, keeping the best, freezing, saving, and the rate they move at."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.hooks.base.periodic import Periodic
 from stoker.nn import LayerFreezer
 from stoker.run import Run
-from stoker.storage.local import usual_mode
+from stoker.storage import atomic_file
 
 
 class EMA(Hook):
@@ -264,13 +263,8 @@ class SaveWeights(Periodic):
     def _write(self, path: Path, weights: dict[str, Tensor], step: int) -> None:
         from safetensors.torch import save_file
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(path.name + ".partial")
-        save_file(weights, str(aside), metadata={"step": str(step)})
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        aside.chmod(usual_mode())  # safetensors makes files that only their owner may read
-        os.replace(aside, path)
+        with atomic_file(path) as temporary:
+            save_file(weights, str(temporary), metadata={"step": str(step)})
 
 
 class Plateau(Hook):

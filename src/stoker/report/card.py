@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoker.report.facts import Facts
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 _PARTS = {
     "model": "model",
@@ -34,7 +34,7 @@ def card_of(facts: Facts) -> list[list[str]]:
     if facts.weights is not None:
         w = facts.weights
         numbers = f"{w.count:,} in {w.tensors} tensors of {', '.join(w.dtypes) or 'nothing'}"
-        rows.append(["weights", f"{numbers} ({said_size(w.size)})"])
+        rows.append(["weights", f"{numbers} ({format_size(w.size)})"])
         path = str(facts.path / "model.safetensors")
         rows.append(["to load them", f"stoker.load_weights(model, {path!r})"])
     return rows + _made_with(facts)

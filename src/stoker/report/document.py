@@ -13,7 +13,7 @@ from stoker.report.card import card_of
 from stoker.report.facts import Curve, Facts
 from stoker.report.format import said_seconds, said_share
 from stoker.report.goodput import KINDS, Attempt, Goodput
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 _MOST_CHARTS = 60
 _FIRST = ("train/", "val/", "lr", "grad_norm")
@@ -152,7 +152,7 @@ def _checkpoints(facts: Facts) -> Table:
         numbers = metrics.items() if isinstance(metrics, dict) else ()
         shown = [f"{name} {number(str(name), v)}" for name, v in numbers if isinstance(v, float)]
         state = "whole" if not one.faults else f"broken: {'; '.join(one.faults)}"
-        rows.append([one.name, said_size(one.size), "  ".join(shown[:4]), state])
+        rows.append([one.name, format_size(one.size), "  ".join(shown[:4]), state])
     return Table(rows, ("checkpoint", "size", "results", "state"))
 
 

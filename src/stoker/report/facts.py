@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
-from stoker.checkpoint.format.names import step_in_name
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.read.verify import verify_checkpoint
 from stoker.core.errors import CheckpointError
 from stoker.report.goodput import Goodput, goodput_of, read_ledger
 
@@ -199,8 +200,8 @@ def _checkpoints(folder: Path, quick: bool) -> list[Saved]:
 def _saved(path: Path, quick: bool) -> Saved:
     step = step_in_name(path.name)
     try:
-        faults = faults_at_a_glance(path) if quick else faults_of(path)
-        info = Manifest.read(path).info if (path / NAME).exists() else {}
+        faults = verify_checkpoint(path, quick=quick)
+        info = Manifest.read(path).info if (path / MANIFEST).exists() else {}
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     except CheckpointError:
         return Saved(path.name, step, 0, faults, {})

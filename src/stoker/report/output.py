@@ -9,6 +9,7 @@ from stoker.report.facts import Facts, facts_of
 from stoker.report.html import page
 from stoker.report.markdown import text_of
 from stoker.report.png import save_picture
+from stoker.storage import atomic_file, write_atomic
 
 FORMATS = ("html", "md", "png")
 
@@ -35,7 +36,6 @@ def write_report(
     _tell_apart(found)
     blocks = document(found)
     title = "Report: " + ", ".join(facts.name for facts in found)
-    output.parent.mkdir(parents=True, exist_ok=True)
     if kind == "html":
         return [_put(output, page(title, blocks))]
     charts = next((block for block in blocks if isinstance(block, Charts)), Charts([]))
@@ -55,14 +55,15 @@ def _markdown(title: str, blocks: Sequence[Block], charts: Charts, output: Path)
 
 def _drawn(charts: Charts, path: Path) -> Path:
     try:
-        save_picture(charts, path)
+        with atomic_file(path) as temporary:
+            save_picture(charts, temporary)
     except ImportError as error:
         raise ImportError("a picture needs matplotlib: pip install 'stoker[plot]'") from error
     return path
 
 
 def _put(path: Path, text: str) -> Path:
-    path.write_bytes(text.encode("utf-8", errors="replace"))
+    write_atomic(path, text.encode("utf-8", errors="replace"))
     return path
 
 

@@ -1,75 +1,193 @@
-"""Files that are on the disk when the call returns, and their checksums."""
+"""The local disk: durable writes, memory-mapped reads, atomic renames."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from mmap import ACCESS_COPY, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 
 import xxhash
 
-from stoker.storage import crash_points as points
+from stoker.storage import crash_points
+from stoker.storage.lock import Lock
+from stoker.storage.storage import FileRecord
 
-_READ = 32 << 20
-"""How much is read at a time. Each call has to win Python's lock back from the training, which can
-take its time; so calls are few and large, and a block in memory is summed and written by one."""
+_READ_BLOCK = 32 << 20
+"""Bytes per read. Each call has to get the GIL back from the training loop, so calls are few."""
 
-_WRITE = 1 << 30
-"""Less than what Linux takes in one call."""
+_WRITE_BLOCK = 1 << 30
+"""Bytes per write; Linux accepts slightly less than 2 GiB per call."""
 
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a manifest keeps of a file."""
-
-    size: int
-    xxh3_128: str
+_TRASH = ".trash-"
 
 
-def write_file(path: Path, blocks: Iterable[memoryview | bytes]) -> Record:
-    """Write a new file to the disk; the checksum is of what was meant to be written."""
-    checksum, size = xxhash.xxh3_128(), 0
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+class LocalStorage:
+    """A folder on the local disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __str__(self) -> str:
+        """Return the path of the folder."""
+        return str(self.folder)
+
+    def below(self, name: str) -> "LocalStorage":
+        """Return a folder inside this one."""
+        return LocalStorage(self.folder / name)
+
+    def create(self) -> None:
+        """Make the folder and its parents."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def list(self) -> list[str]:
+        """Return the names in the folder."""
+        return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file."""
+        path = self.folder / name
+        return path.stat().st_size if path.is_file() else None
+
+    def read(self, name: str) -> bytes:
+        """Return the contents of a file."""
+        return (self.folder / name).read_bytes()
+
+    def read_range(self, name: str, start: int, length: int) -> memoryview:
+        """Map part of a file into memory; the disk is read when a byte is used."""
+        if length == 0:
+            return memoryview(b"")
+        skipped = start % ALLOCATIONGRANULARITY
+        with (self.folder / name).open("rb") as file:
+            mapped = mmap(
+                file.fileno(), skipped + length, access=ACCESS_COPY, offset=start - skipped
+            )
+        return memoryview(mapped)[skipped:]
+
+    def checksum(self, name: str) -> str:
+        """Return the checksum of a file, read again from the disk where the system allows it."""
+        checksum, path = xxhash.xxh3_128(), self.folder / name
+        buffer = memoryview(bytearray(min(_READ_BLOCK, max(path.stat().st_size, 1))))
+        with path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while count := file.readinto(buffer):
+                checksum.update(buffer[:count])
+        return checksum.hexdigest()
+
+    def write(self, name: str, blocks: Iterable[memoryview | bytes]) -> FileRecord:
+        """Write a new file and sync it; each block is hashed and written by one call."""
+        checksum, size = xxhash.xxh3_128(), 0
+        file = os.open(
+            self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+        )
+        try:
+            for block in blocks:
+                checksum.update(block)
+                _write_all(file, memoryview(block))
+                size += len(block)
+            crash_points.at("file-written")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        crash_points.at("file-synced")
+        return FileRecord(size, checksum.hexdigest())
+
+    def delete(self, name: str) -> None:
+        """Rename to ``.trash-…``, from which moment it is gone, then remove the files."""
+        crash_points.at("before-removal")
+        path = self.folder / name
+        trash = path.with_name(_TRASH + path.name.removeprefix(_TRASH).lstrip("."))
+        if trash != path:
+            shutil.rmtree(trash, ignore_errors=True)
+            os.rename(path, trash)
+        crash_points.at("trashed")
+        if trash.is_dir():
+            shutil.rmtree(trash)
+        else:
+            trash.unlink()
+        crash_points.at("removed")
+
+    def publish(self, source: str, target: str, *, replaced: str | None = None) -> None:
+        """Sync the folder, rename it, sync its parent."""
+        old, new = self.folder / source, self.folder / target
+        _sync_folder(old)
+        crash_points.at("before-rename")
+        if new.exists():
+            if replaced is None:
+                raise FileExistsError(f"'{new}' already exists")
+            os.rename(new, self.folder / replaced)
+            crash_points.at("set-aside")
+        os.rename(old, new)
+        crash_points.at("renamed")
+        _sync_folder(new.parent)
+
+    def lease(self) -> Lock:
+        """Take the lock of the folder."""
+        lock = Lock(self.folder)
+        lock.acquire()
+        return lock
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk."""
+        return shutil.disk_usage(self.folder).free
+
+
+@contextmanager
+def atomic_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path next to ``path``, and move the file written there into its place.
+
+    Readers see the old file or the complete new one. If the block raises, nothing changes. What
+    is not a regular file, such as ``/dev/stdout``, is written directly.
+
+    >>> with atomic_file(Path("weights.pt")) as temporary:    # doctest: +SKIP
+    ...     torch.save(weights, temporary)
+
+    Args:
+        path: the file; missing parent folders are made.
+        durable: sync it before the rename, so that it also survives a power failure. Pass False
+            for files that can be made again.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve() if path.is_symlink() else path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.partial-{os.getpid()}{path.suffix}")
     try:
-        for block in blocks:
-            checksum.update(block)
-            _write_all(file, memoryview(block))
-            size += len(block)
-        points.at("file-written")
-        os.fsync(file)
+        yield temporary
+        temporary.chmod(_default_mode())  # safetensors makes files that only their owner can read
+        if durable:
+            _sync_file(temporary)
+        os.replace(temporary, path)
+        if durable:
+            _sync_folder(path.parent)
     finally:
-        os.close(file)
-    points.at("file-synced")
-    return Record(size, checksum.hexdigest())
+        temporary.unlink(missing_ok=True)
 
 
-def checksum_of(path: Path) -> str:
-    """The checksum of a file, read from the disk rather than from memory where possible."""
-    checksum = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(min(_READ, max(path.stat().st_size, 1))))
-    with path.open("rb", buffering=0) as file:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while count := file.readinto(buffer):
-            checksum.update(buffer[:count])
-    return checksum.hexdigest()
+def write_atomic(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Write text (as UTF-8) or bytes as a complete file; see `atomic_file`."""
+    with atomic_file(path, durable=durable) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names that were added to or taken from a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
+def replace_link(link: Path, target: Path) -> None:
+    """Make or change a relative symbolic link atomically; a folder of that name is kept."""
+    relative = os.path.relpath(target, link.parent)
+    if link.is_symlink() and os.readlink(link) == relative:
+        return
+    temporary = link.with_name(f".{link.name}.partial-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(relative)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        os.replace(temporary, link)
+    except IsADirectoryError:
+        temporary.unlink()
 
 
-def _write_all(file: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(file, piece[:_WRITE]) :]
-
-
-def said_size(size: float) -> str:
-    """A number of bytes for people."""
+def format_size(size: float) -> str:
+    """Return a number of bytes for display: ``"1.2 GB"``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
@@ -77,8 +195,26 @@ def said_size(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def usual_mode() -> int:
-    """Who may read and write a new file, where a library makes it more private than that."""
-    mask = os.umask(0)  # Python tells only the one that it replaces
+def _write_all(file: int, block: memoryview) -> None:
+    while block:
+        block = block[os.write(file, block[:_WRITE_BLOCK]) :]
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _default_mode() -> int:
+    """Return the permissions of a new file under the current umask."""
+    mask = os.umask(0)  # the umask can only be read by replacing it
     os.umask(mask)
     return 0o666 & ~mask

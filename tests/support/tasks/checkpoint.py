@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.storage import crash_points as points
+from stoker.storage import crash_points
 
 
 def net() -> nn.Module:
@@ -131,14 +131,14 @@ def one_refuses(rank: int, folder: Path) -> Any:
 def one_cannot_write(rank: int, folder: Path) -> Any:
     with Checkpoints(folder / "disk") as checkpoints:
         checkpoints.save(1, {"a": 1}, wait=True)
-        real = points.at
-        points.at = fail if rank == 1 else real
+        real = crash_points.at
+        crash_points.at = fail if rank == 1 else real
         try:
             checkpoints.save(2, {"a": 1}, wait=True)
             words = ""
         except CheckpointError as error:
             words = str(error)
-        points.at = real
+        crash_points.at = real
         dist.barrier()
         return words, sorted(path.name for path in (folder / "disk").iterdir())
 

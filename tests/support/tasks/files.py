@@ -12,11 +12,11 @@ import torch.distributed as c10d
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from stoker import Hook, Layout, Trainer, hooks
-from stoker.checkpoint import Checkpoints
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
 from stoker.data import unsharded
 from stoker.events import Csv, JsonLines, TensorBoard
+from stoker.storage import LocalStorage
 from support.tasks.layouts import Break, made, with_dropout
 from support.toys import samples
 
@@ -114,14 +114,15 @@ def starting(folder: Path, resume: str) -> Any:
 
 def locked(folder: Path) -> Any:
     """The same while rank 1 holds the folder as another run would."""
-    other = Checkpoints(folder)
+    other = LocalStorage(folder)
     if c10d.get_rank() == 1:
-        folder.mkdir(parents=True, exist_ok=True)
-        other._lock.take()
+        other.create()
+        lease = other.lease()
     c10d.barrier()
     said = starting(folder, "auto")
     c10d.barrier()
-    other._lock.release()
+    if c10d.get_rank() == 1:
+        lease.release()
     return said
 
 

@@ -1,1 +1,1 @@
-"""The files of a checkpoint: manifest, state tree and tensors."""
+"""The format: names of files, the manifest, the state tree, and tensors as safetensors."""

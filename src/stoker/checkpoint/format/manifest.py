@@ -1,7 +1,7 @@
-"""MANIFEST.json: what a checkpoint is, what is in it, and how to see that all of it is there.
+"""MANIFEST.json: the step, info and files of a checkpoint, with their sizes and checksums.
 
-It is written last. A folder without it is no checkpoint; a folder with it can be checked to the
-last byte, the manifest included: it holds its own checksum and has only one spelling.
+The manifest is written last: a folder without it is not a checkpoint. It contains its own checksum
+and has exactly one valid spelling, so that a change of any byte is detected.
 """
 
 import json
@@ -11,11 +11,11 @@ from typing import Any
 
 import xxhash
 
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json, flatten, unflatten
 from stoker.core.errors import CheckpointError
-from stoker.storage.local import Record, checksum_of
+from stoker.storage import FileRecord, Storage, open_storage
 
-NAME = "MANIFEST.json"
 FORMAT = 1
 
 
@@ -24,21 +24,21 @@ class Manifest:
     """The contents of MANIFEST.json.
 
     Args:
-        step: the step the checkpoint was made at.
-        info: what the caller wants to know without loading: counters, metrics.
-        world_size: how many processes wrote it.
-        files: size and checksum of every file beside the manifest.
-        split: the tensors that stand in several pieces, and where.
+        step: the step of the checkpoint.
+        info: values to read without loading the checkpoint: counters, metrics.
+        world_size: the number of processes that wrote it.
+        files: size and checksum of every other file.
+        split: tensors that are stored in several pieces: dtype, shape, and where each piece is.
     """
 
     step: int
     info: dict[str, Any]
     world_size: int
-    files: dict[str, Record]
+    files: dict[str, FileRecord]
     split: dict[str, Json] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The file."""
+        """Return the contents of the file."""
         fields: Json = {
             "format": FORMAT,
             "step": self.step,
@@ -47,91 +47,54 @@ class Manifest:
             "files": {name: asdict(record) for name, record in sorted(self.files.items())},
             "split": self.split,
         }
-        return _spell(fields | {"checksum": _sum(fields)})
+        return _dump(fields | {"checksum": _checksum(fields)})
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
-        """The manifest of a checkpoint; a `CheckpointError` says what is wrong with it."""
+    def read(cls, location: str | Path | Storage) -> "Manifest":
+        """Read the manifest of a checkpoint.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or of another format.
+        """
+        storage = open_storage(location)
         try:
-            text = (folder / NAME).read_text(encoding="utf-8")
+            text = storage.read(MANIFEST).decode()
             fields = json.loads(text)
             version = fields.pop("format")
         except FileNotFoundError:
-            raise CheckpointError(f"'{folder}' is no checkpoint: it has no {NAME}") from None
+            raise CheckpointError(
+                f"'{storage}' is not a checkpoint: it has no {MANIFEST}"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{NAME} in '{folder}' is unreadable: {error}") from error
+            raise CheckpointError(f"{MANIFEST} in '{storage}' cannot be read: {error}") from error
         if version != FORMAT:
             raise CheckpointError(
-                f"'{folder}' has checkpoint format {version}, this Stoker reads format {FORMAT}"
+                f"'{storage}' has checkpoint format {version}, this Stoker reads format {FORMAT}"
             )
         fields = {"format": version} | fields
         checksum = fields.pop("checksum", None)
-        if checksum != _sum(fields) or text != _spell(fields | {"checksum": checksum}):
-            raise CheckpointError(f"{NAME} in '{folder}' is not as it was written")
+        if checksum != _checksum(fields) or text != _dump(fields | {"checksum": checksum}):
+            raise CheckpointError(f"{MANIFEST} in '{storage}' was changed after it was written")
         return cls(
             step=fields["step"],
             info=unflatten({}, fields["info"]),
             world_size=fields["world_size"],
-            files={name: Record(**record) for name, record in fields["files"].items()},
+            files={name: FileRecord(**record) for name, record in fields["files"].items()},
             split=fields["split"],
         )
 
 
 def encode_info(info: dict[str, Any]) -> Json:
-    """The info as JSON; it takes no tensors."""
+    """Return the info as JSON; tensors are rejected."""
     tensors, values = flatten(info)
     if tensors:
         raise TypeError(f"info → {next(iter(tensors))} is a tensor, expected plain values")
     return values
 
 
-def faults_of(folder: Path) -> list[str]:
-    """What is wrong with a checkpoint, a sentence each; files it does not name are not looked at.
-
-    Every byte is read again, from the disk where the system can forget what it has in memory.
-    """
-    try:
-        manifest = Manifest.read(folder)
-    except CheckpointError as error:
-        return [str(error)]
-    faults = [_fault(folder / name, record) for name, record in manifest.files.items()]
-    return [fault for fault in faults if fault]
-
-
-def faults_at_a_glance(path: Path) -> list[str]:
-    """What the manifest and the sizes of the files tell to be wrong; no file is read through."""
-    try:
-        manifest = Manifest.read(path)
-    except CheckpointError as error:
-        return [str(error)]
-    faults = []
-    for name, record in manifest.files.items():
-        file = path / name
-        if not file.is_file():
-            faults.append(f"'{name}' is missing")
-        elif (size := file.stat().st_size) != record.size:
-            faults.append(f"'{name}' has {size} bytes, expected {record.size}")
-    return faults
-
-
-def _fault(path: Path, record: Record) -> str:
-    try:
-        size = path.stat().st_size
-        if size != record.size:
-            return f"'{path.name}' has {size} bytes, expected {record.size}"
-        found = checksum_of(path)
-    except FileNotFoundError:
-        return f"'{path.name}' is missing"
-    except OSError as error:
-        return f"'{path.name}' cannot be read: {error.strerror}"
-    if found != record.xxh3_128:
-        return f"'{path.name}' has checksum {found}, expected {record.xxh3_128}"
-    return ""
-
-
-def _spell(fields: Json) -> str:
+def _dump(fields: Json) -> str:
     return json.dumps(fields, indent=1) + "\n"
 
 
-def _sum(fields: Json) -> str:
-    return xxhash.xxh3_128(_spell(fields).encode()).hexdigest()
+def _checksum(fields: Json) -> str:
+    return xxhash.xxh3_128(_dump(fields).encode()).hexdigest()

@@ -1,16 +1,56 @@
-"""The folder name of a checkpoint: ``step-00000500``."""
+"""The names of the files of a checkpoint, and of the folders of checkpoints."""
 
 import re
+
+from stoker.storage import Storage
+
+MANIFEST = "MANIFEST.json"
+STATE = "state.json"
+
+MODEL = "model."
+"""The prefix of tensors that go into ``model.safetensors``, under the names of the model."""
 
 _NAME = re.compile(r"step-(\d{8,15})")
 
 
 def checkpoint_name(step: int) -> str:
-    """Return the folder name of the checkpoint of ``step``."""
+    """Return the folder name of a step: ``"step-00000500"``."""
     return f"step-{step:08}"
 
 
 def step_in_name(name: str) -> int | None:
-    """Return the step that a folder name stands for, or None if it is not a checkpoint's name."""
+    """Return the step of a folder name, None if it is not the name of a checkpoint."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def list_steps(storage: Storage) -> dict[int, str]:
+    """Return step → folder name of every checkpoint that has a manifest, oldest first."""
+    named = {step: name for name in storage.list() if (step := step_in_name(name)) is not None}
+    found = {s: n for s, n in named.items() if storage.size(f"{n}/{MANIFEST}") is not None}
+    return dict(sorted(found.items()))
+
+
+def rank_file(rank: int, suffix: str) -> str:
+    """Return the name of a file with the state of one rank."""
+    return f"rank-{rank:05}.{suffix}"
+
+
+def tensor_place(key: str) -> tuple[str, str]:
+    """Return the kind of file that holds a shared tensor, "model" or "state", and its name there.
+
+    The model has a file of its own so that it can be loaded without Stoker.
+    """
+    return ("model", key.removeprefix(MODEL)) if key.startswith(MODEL) else ("state", key)
+
+
+def tensor_key(file: str, name: str) -> str:
+    """Return the key of the tensor called ``name`` in a file: the inverse of `tensor_place`."""
+    return MODEL + name if file.startswith("model") else name
+
+
+def tensor_file(kind: str, rank: int, writers: int, world_size: int) -> str:
+    """Return the name of a file of shared tensors; ranks are numbered if several write one kind."""
+    if writers == 1:
+        return f"{kind}.safetensors"
+    return f"{kind}-{rank:05}-of-{world_size:05}.safetensors"

@@ -1,15 +1,15 @@
-"""A state as named tensors and a JSON tree, and back, exactly.
+"""Convert a state to named tensors and a JSON tree, and back, exactly.
 
-What JSON knows stands as it is. Everything else is an object with one key that begins with ``$``:
+What JSON has is stored as it is. Everything else is an object whose first key starts with ``$``:
 
-    {"$tensor": "model.weight"}         a tensor, by its name among the tensors
+    {"$tensor": "model.weight"}         a tensor, by its key
     {"$tuple": [1, 2]}                  and $set, $frozenset, $deque, $size
-    {"$dict": [[1, "a"], [null, 2]]}    a dict whose keys JSON cannot hold; and $counter, $ordered
-    {"$float": "7ff8000000000000"}      the bits of a float that is not finite
-    {"$int": "0x…"}                     an int beyond 64 bits; and $bytes, $dtype, $device
-    {"$array": …}, {"$scalar": …}       from numpy: type and raw bytes
+    {"$dict": [[1, "a"], [null, 2]]}    a dict whose keys are not strings; and $counter, $ordered
+    {"$float": "7ff8000000000000"}      the bits of a non-finite float
+    {"$int": "0x…"}                     an int of more than 64 bits; and $bytes, $dtype, $device
+    {"$array": …}, {"$scalar": …}       numpy: type and raw bytes
 
-The same tensor at two places is the same tensor again after loading.
+A tensor that occurs twice is loaded as one tensor again.
 """
 
 import base64
@@ -23,32 +23,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.tensor_file import DTYPES, identity
+from stoker.checkpoint.format.names import MODEL
+from stoker.checkpoint.format.tensor_file import DTYPES, memory_identity
 from stoker.core.tree import is_sharded
 
 Json: TypeAlias = Any
-"""What ``json.dumps`` takes."""
-
-MODEL = "model."
-"""Tensors whose names begin so keep an entry each, even if tied: others may load their file."""
+"""What ``json.dumps`` accepts."""
 
 _EXPECTED = "expected tensors, numpy arrays, numbers, strings, bytes and containers of them"
 
 
 def flatten(tree: Any) -> tuple[dict[str, Tensor], Json]:
-    """The tensors of a state by name, as they are, and everything else as a JSON tree."""
+    """Return the tensors of a state by key, not copied, and everything else as a JSON tree."""
     flattener = _Flattener()
     values = flattener.encode(tree, ())
     return flattener.tensors, values
 
 
 def unflatten(tensors: Mapping[str, Tensor], values: Json) -> Any:
-    """The state that `flatten` was given."""
+    """Return the state that was passed to `flatten`."""
     return _Unflattener(tensors).decode(values)
 
 
 def tensor_names(values: Json) -> set[str]:
-    """The names of all tensors a JSON tree refers to."""
+    """Return the keys of all tensors that a JSON tree refers to."""
     if isinstance(values, list):
         return set().union(*map(tensor_names, values))
     if not isinstance(values, dict):
@@ -57,8 +55,8 @@ def tensor_names(values: Json) -> set[str]:
     return found.union(*map(tensor_names, values.values()))
 
 
-def refuse(path: tuple[str, ...], what: str, expected: str = _EXPECTED) -> TypeError:
-    """The error for a value that cannot be saved, by the keys that lead to it."""
+def unsupported(path: tuple[str, ...], what: str, expected: str = _EXPECTED) -> TypeError:
+    """Return the error for a value that cannot be saved, with the keys that lead to it."""
     return TypeError(f"{' → '.join(path) or 'the state'} is {what}, {expected}")
 
 
@@ -96,13 +94,13 @@ class _Flattener:
             return self._tensor(value, path)
         if isinstance(value, np.generic):
             return _encode_scalar(value, path)
-        raise refuse(path, _a(type(value).__name__))
+        raise unsupported(path, _a(type(value).__name__))
 
     def _items(self, items: Iterable[Any], path: tuple[str, ...]) -> list[Json]:
         return [self.encode(item, (*path, str(i))) for i, item in enumerate(items)]
 
     def _members(self, items: Iterable[Any], path: tuple[str, ...]) -> list[Json]:
-        return sorted(self._items(items, path), key=repr)  # the same set, the same bytes
+        return sorted(self._items(items, path), key=repr)  # equal sets give equal bytes
 
     def _mapping(self, mapping: Mapping[Any, Any], path: tuple[str, ...]) -> Json:
         if all(type(key) is str and not key.startswith("$") for key in mapping):
@@ -110,7 +108,7 @@ class _Flattener:
         return {"$dict": self._pairs(mapping, path)}
 
     def _ordered(self, mapping: Mapping[Any, Any], path: tuple[str, ...]) -> Json:
-        notes = getattr(mapping, "_metadata", None)  # versions of modules, for load_state_dict
+        notes = getattr(mapping, "_metadata", None)  # module versions, for load_state_dict
         return {
             "$ordered": self._pairs(mapping, path),
             "notes": None if notes is None else self.encode(notes, (*path, "_metadata")),
@@ -121,7 +119,9 @@ class _Flattener:
         for key, value in mapping.items():
             if type(key) not in (str, int, float, bool, type(None)):
                 expected = "expected a string, a number or None"
-                raise refuse((*path, repr(key)), f"under {_a(type(key).__name__)} as key", expected)
+                raise unsupported(
+                    (*path, repr(key)), f"stored under {_a(type(key).__name__)} as key", expected
+                )
             pairs.append([self.encode(key, path), self.encode(value, (*path, str(key)))])
         return pairs
 
@@ -133,28 +133,33 @@ class _Flattener:
             tensor, extra["complex"] = torch.view_as_real(tensor.resolve_conj()), True
         elif not is_sharded(tensor) and not tensor.is_contiguous() and _is_dense(tensor):
             extra["stride"] = list(tensor.stride())
-        return {"$tensor": self._keep(tensor, identity(tensor), path)} | extra
+        return {"$tensor": self._add(tensor, memory_identity(tensor), path)} | extra
 
     def _array(self, array: np.ndarray[Any, Any], path: tuple[str, ...]) -> Json:
         if array.dtype.kind not in "biufcSUmM":
-            raise refuse(path, f"a numpy array of {array.dtype}", "expected numbers or strings")
+            raise unsupported(
+                path, f"a numpy array of {array.dtype}", "expected numbers or strings"
+            )
         flat = np.ascontiguousarray(array).reshape(-1)
         flat = flat if flat.flags.writeable else flat.copy()
         raw = torch.from_numpy(flat.view(np.uint8) if array.nbytes else np.empty(0, np.uint8))
-        name = self._keep(raw, ("numpy", id(array)), path)
+        name = self._add(raw, ("numpy", id(array)), path)
         return {"$array": {"$tensor": name}, "dtype": array.dtype.str, "shape": list(array.shape)}
 
-    def _keep(self, tensor: Tensor, same: object, path: tuple[str, ...]) -> str:
-        """The name under which a tensor is stored: that of the same one seen before, or its own."""
-        known = self._names.get(same)
+    def _add(self, tensor: Tensor, identity: object, path: tuple[str, ...]) -> str:
+        """Store a tensor unless the same one is stored already, and return its key.
+
+        Tensors of the model keep an entry each, even if tied: their file is loaded by others.
+        """
+        known = self._names.get(identity)
         wanted = ".".join(path).encode("utf-8", "replace").decode() or "value"
         if known is None or wanted.startswith(MODEL):
-            wanted = self._free(wanted)
+            wanted = self._unused(wanted)
             self.tensors[wanted] = tensor
-            self._names.setdefault(same, wanted)
+            self._names.setdefault(identity, wanted)
         return known or wanted
 
-    def _free(self, wanted: str) -> str:
+    def _unused(self, wanted: str) -> str:
         name, number = wanted, 1
         while name in self.tensors or name.removeprefix(MODEL) == "__metadata__":
             number += 1
@@ -229,7 +234,7 @@ class _Unflattener:
 
 
 def _encode_int(value: int, _: tuple[str, ...]) -> Json:
-    # JSON readers, Python's too, have limits on how many digits they take
+    # JSON parsers, including Python's, limit the number of digits
     return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
 
 
@@ -239,26 +244,32 @@ def _encode_float(value: float, _: tuple[str, ...]) -> Json:
 
 def _encode_scalar(value: "np.generic[Any]", path: tuple[str, ...]) -> Json:
     if value.dtype.kind not in "biufcSUmM":
-        raise refuse(path, f"a numpy scalar of {value.dtype}", "expected a number or a string")
+        raise unsupported(path, f"a numpy scalar of {value.dtype}", "expected a number or a string")
     return {"$scalar": value.tobytes().hex(), "dtype": value.dtype.str}
 
 
 def _check(tensor: Tensor, path: tuple[str, ...]) -> None:
-    """Refuse a tensor that has no plain bytes."""
+    """Reject a tensor that is not plain bytes."""
     if torch.nn.parameter.is_lazy(tensor):
-        raise refuse(path, "a parameter without a shape", "expected one that has been initialised")
+        raise unsupported(
+            path,
+            "an uninitialized parameter",
+            "expected one with a shape: run a forward pass first",
+        )
     plain = type(tensor.detach()) is Tensor or is_sharded(tensor)
     if not plain or tensor.layout is not torch.strided or tensor.is_nested:
         kind = type(tensor).__name__ if not plain else f"tensor of layout {tensor.layout}"
-        raise refuse(path, _a(kind), "expected a plain dense tensor or a DTensor")
+        raise unsupported(path, _a(kind), "expected a plain dense tensor or a DTensor")
     if tensor.is_meta:
-        raise refuse(path, "a meta tensor", "expected one that holds numbers")
+        raise unsupported(path, "a meta tensor", "expected one with data")
     if tensor.dtype not in DTYPES and not tensor.is_complex():
-        raise refuse(path, f"a tensor of {tensor.dtype}", "expected a dtype that safetensors has")
+        raise unsupported(
+            path, f"a tensor of {tensor.dtype}", "expected a dtype that safetensors supports"
+        )
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the strides are a permutation of contiguous ones, as for channels-last."""
+    """Return whether the strides are a permutation of contiguous ones, as for channels-last."""
     strides = tensor.stride()
     order = sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim))
     return tensor.permute(order).is_contiguous()

@@ -1,17 +1,16 @@
-"""Tensors as bytes: their names in safetensors, and when two are the same."""
+"""Safetensors files: their layout, written from staged buffers and read as views."""
 
 import json
 import math
-import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stoker.core.tree import is_sharded, local_part
+from stoker.storage import Storage
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -31,13 +30,13 @@ DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls each dtype it has."""
+"""The names of dtypes in safetensors."""
 
-BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
+DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def identity(tensor: Any) -> object:
-    """Equal for two tensors that are the same numbers in the same memory."""
+def memory_identity(tensor: Any) -> object:
+    """Return a value that is equal for two tensors which view the same memory in the same way."""
     part = local_part(tensor)
     if part.numel() == 0:
         return object()
@@ -46,8 +45,8 @@ def identity(tensor: Any) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor of a file."""
+class TensorEntry:
+    """Name, type and shape of a tensor in a file."""
 
     name: str
     dtype: torch.dtype
@@ -55,28 +54,28 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size of the tensor in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class TensorFile:
-    """Where each tensor of a file stands; wide types first, so that all are aligned."""
+    """The layout of a file: wide dtypes come first, so that all tensors are aligned."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[TensorEntry]) -> None:
         self.entries = tuple(sorted(entries, key=lambda e: (-e.dtype.itemsize, e.name)))
-        self.places: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}
         self.size = 0
         for entry in self.entries:
-            self.places[entry.name] = self.size
+            self.offsets[entry.name] = self.size
             self.size += entry.size
 
     def header(self) -> bytes:
-        """The bytes before the tensors."""
+        """Return the bytes that precede the tensors."""
         table = {
             entry.name: {
                 "dtype": DTYPES[entry.dtype],
                 "shape": list(entry.shape),
-                "data_offsets": [self.places[entry.name], self.places[entry.name] + entry.size],
+                "data_offsets": [self.offsets[entry.name], self.offsets[entry.name] + entry.size],
             }
             for entry in self.entries
         }
@@ -86,25 +85,24 @@ class TensorFile:
 
 
 class TensorReader:
-    """The tensors of a file as views of a private memory map: nothing is read before it is used."""
+    """Reads tensors of a file as views of storage; on the local disk these are memory-mapped."""
 
-    def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        length = int.from_bytes(self._map[:8], "little")
-        self._start = 8 + length
-        self._places: dict[str, int] = {}
-        self.entries: dict[str, Entry] = {}
-        for name, field in json.loads(self._map[8 : self._start]).items():
-            if name != "__metadata__":
-                self.entries[name] = Entry(name, BY_NAME[field["dtype"]], tuple(field["shape"]))
-                self._places[name] = field["data_offsets"][0]
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        length = int.from_bytes(storage.read_range(name, 0, 8), "little")
+        header = json.loads(bytes(storage.read_range(name, 8, length)))
+        self._offsets: dict[str, int] = {}
+        self.entries: dict[str, TensorEntry] = {}
+        for key, field in header.items():
+            if key != "__metadata__":
+                dtype, shape = DTYPES_BY_NAME[field["dtype"]], tuple(field["shape"])
+                self.entries[key] = TensorEntry(key, dtype, shape)
+                self._offsets[key] = 8 + length + field["data_offsets"][0]
 
-    def view(self, name: str) -> Tensor:
-        """A tensor of the file; copy it before the reader goes."""
-        entry = self.entries[name]
+    def view(self, key: str) -> Tensor:
+        """Return a tensor of the file, backed by its bytes: clone it to keep it."""
+        entry = self.entries[key]
         if entry.size == 0:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        start = self._start + self._places[name]
-        raw = torch.frombuffer(self._map, dtype=torch.uint8, count=entry.size, offset=start)
-        return raw.view(entry.dtype).reshape(entry.shape)
+        data = self._storage.read_range(self._name, self._offsets[key], entry.size)
+        return torch.frombuffer(data, dtype=torch.uint8).view(entry.dtype).reshape(entry.shape)

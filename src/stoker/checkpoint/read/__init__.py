@@ -1,1 +1,1 @@
-"""From files on the disk back to a state."""
+"""Reading: verify a checkpoint, and load it in any sharding."""

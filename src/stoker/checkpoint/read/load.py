@@ -1,4 +1,4 @@
-"""A checkpoint read back into the state it was made of."""
+"""Load a checkpoint, or part of it, into memory."""
 
 import json
 from dataclasses import dataclass
@@ -8,24 +8,26 @@ from typing import Any
 from torch import Tensor
 
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.state_tree import MODEL, flatten, tensor_names, unflatten
+from stoker.checkpoint.format.names import MODEL, STATE, rank_file
+from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
 from stoker.checkpoint.format.tensor_file import TensorReader
-from stoker.checkpoint.read.pieces import Like, Source
+from stoker.checkpoint.read.stored_tensors import StoredTensors, Template
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.tree import is_sharded
+from stoker.storage import Storage, open_storage
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What a checkpoint held.
+    """The contents of a checkpoint.
 
     Args:
-        step: the step it was made at.
-        shared: the state of all processes, in fresh memory.
-        own: what belonged to the process of this rank; None if there was no such process.
-        info: what the save was given to note.
-        world_size: how many processes made it.
+        step: the step it was saved at.
+        shared: the state that all processes have in common, in new memory.
+        own: the state of this rank alone; None if the checkpoint has no such rank.
+        info: what was passed to the save as ``info``.
+        world_size: the number of processes that saved it.
     """
 
     step: int
@@ -35,46 +37,50 @@ class Loaded:
     world_size: int
 
 
-def read_checkpoint(path: Path, into: Any = None, rank: int | None = None) -> Loaded:
-    """Read all of it; see `Checkpoints.load`."""
-    manifest = Manifest.read(path)
-    values = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    like: Like = into if callable(into) else _like(into)
-    tensors = Source(path, manifest).read(tensor_names(values), like)
+def read_checkpoint(
+    location: str | Path | Storage, into: Any = None, rank: int | None = None
+) -> Loaded:
+    """Read a complete checkpoint; see `Checkpoints.load`."""
+    storage = open_storage(location)
+    manifest = Manifest.read(storage)
+    values = json.loads(storage.read(STATE))
+    template: Template = into if callable(into) else _template_of(into)
+    tensors = StoredTensors(storage, manifest).read(tensor_names(values), template)
     shared = unflatten(tensors, values)
-    own = read_own(path, manifest, dist.rank() if rank is None else rank)
+    own = read_own(storage, manifest, dist.rank() if rank is None else rank)
     return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of the model alone, whole, by its own names, however many files hold them."""
-    source = Source(path, Manifest.read(path))
-    keys = {key for key in source.stored if key.startswith(MODEL)}
-    tensors = source.read(keys, lambda key, shape: None)
-    return {key.removeprefix(MODEL): tensor for key, tensor in tensors.items()}
+def read_weights(location: str | Path | Storage) -> dict[str, Tensor]:
+    """Return the unsharded tensors of the model by their own names."""
+    storage = open_storage(location)
+    stored = StoredTensors(storage, Manifest.read(storage))
+    keys = {key for key in stored.tensors if key.startswith(MODEL)}
+    return {key.removeprefix(MODEL): tensor for key, tensor in stored.read(keys).items()}
 
 
-def _like(into: Any) -> Like:
-    """The tensor of the same name in a tree of the same form."""
+def read_own(location: str | Path | Storage, manifest: Manifest, rank: int) -> Any:
+    """Return the state of one rank alone; None if the checkpoint has no such rank."""
+    storage = open_storage(location)
+    values, tensors = rank_file(rank, "json"), rank_file(rank, "safetensors")
+    if values not in manifest.files:
+        return None
+    own: dict[str, Tensor] = {}
+    if tensors in manifest.files:
+        reader = TensorReader(storage, tensors)
+        own = {key: reader.view(key).clone() for key in reader.entries}
+    return unflatten(own, json.loads(storage.read(values)))
+
+
+def _template_of(into: Any) -> Template:
+    """Return a function that finds the tensor of a key in a state of the same structure."""
     tensors, _ = flatten(into)
 
-    def like(key: str, shape: tuple[int, ...]) -> Tensor | None:
-        pattern = tensors.get(key)
-        if pattern is None or not is_sharded(pattern) or tuple(pattern.shape) == shape:
-            return pattern
-        shapes = f"{list(shape)} in the checkpoint and {list(pattern.shape)} in this run"
-        raise CheckpointError(f"'{key}' has shape {shapes}, expected the same")
+    def template(key: str, shape: tuple[int, ...]) -> Tensor | None:
+        found = tensors.get(key)
+        if found is None or not is_sharded(found) or tuple(found.shape) == shape:
+            return found
+        shapes = f"{list(shape)} in the checkpoint and {list(found.shape)} in this run"
+        raise CheckpointError(f"'{key}' has shape {shapes}, expected the same shape")
 
-    return like
-
-
-def read_own(path: Path, manifest: Manifest, rank: int) -> Any:
-    """What belonged to the process of a rank; None if there was no such process."""
-    name = f"rank-{rank:05}"
-    if f"{name}.json" not in manifest.files:
-        return None
-    tensors: dict[str, Tensor] = {}
-    if f"{name}.safetensors" in manifest.files:
-        reader = TensorReader(path / f"{name}.safetensors")
-        tensors = {key: reader.view(key).clone() for key in reader.entries}
-    return unflatten(tensors, json.loads((path / f"{name}.json").read_text(encoding="utf-8")))
+    return template

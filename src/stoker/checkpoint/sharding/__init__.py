@@ -1,1 +1,1 @@
-"""Which rank writes which piece, and how ranks agree on it."""
+"""Saving from several ranks: which rank writes which piece, and how ranks agree on it."""

@@ -1,8 +1,7 @@
-"""Who writes which piece of the shared tensors, decided by torch's planner.
+"""Divide the shared tensors of several ranks among them, by torch's save planner.
 
-What all processes hold alike is written once, by the lowest rank; of what is sharded, each writes
-its own piece. Plans travel as JSON and every rank comes to the same division, so that nobody has
-to be told.
+A tensor that all ranks hold is written once, by the lowest rank; of a sharded tensor each rank
+writes its piece. The ranks exchange what they hold as JSON, and each computes the same division.
 """
 
 from collections.abc import Mapping
@@ -21,65 +20,57 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
+from stoker.checkpoint.format.names import tensor_file, tensor_place
 from stoker.checkpoint.format.state_tree import Json
-from stoker.checkpoint.format.tensor_file import BY_NAME, DTYPES
-from stoker.checkpoint.sharding.write_plan import WritePlan, part_of
+from stoker.checkpoint.format.tensor_file import DTYPES, DTYPES_BY_NAME
+from stoker.checkpoint.sharding.write_plan import WritePlan
 
 
-def local_plan(tensors: Mapping[str, Tensor]) -> Json:
-    """What this process could write; it need not hold a part of every tensor."""
+def local_items(tensors: Mapping[str, Tensor]) -> Json:
+    """Return what this rank could write; it need not hold a piece of every tensor."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(tensors))
-    plan = [_to_json(item) for item in planner.create_local_plan().items]
-    return [item for item in plan if 0 not in item["shape"] or 0 in item["whole"]]
+    items = [_to_json(item) for item in planner.create_local_plan().items]
+    return [item for item in items if 0 not in item["shape"] or 0 in item["global_shape"]]
 
 
-def share_among(plans: list[Json], rank: int) -> WritePlan:
-    """The share of one rank, given what each could write."""
+def plan_for_rank(items_by_rank: list[Json], rank: int) -> WritePlan:
+    """Return the plan of one rank, given the `local_items` of all."""
     planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
     divided, _ = planner.create_global_plan(
-        [SavePlan([_from_json(item) for item in plan]) for plan in plans]
+        [SavePlan([_from_json(item) for item in items]) for items in items_by_rank]
     )
-    writers = _writers(divided)
-    share = WritePlan()
-    for writer, plan in enumerate(divided):
-        for item in plan.items:
+    writers = _count_writers(divided)
+    plan = WritePlan()
+    for writer, share in enumerate(divided):
+        for item in share.items:
             key = item.index.fqn
-            part, name = part_of(key)
-            file = _file(part, writer, writers[part], len(plans))
-            name = _note_piece(share, item, file, name)
+            kind, name = tensor_place(key)
+            file = tensor_file(kind, writer, writers[kind], len(items_by_rank))
+            name = _add_piece(plan, item, file, name)
             if writer == rank:
-                share.pieces.setdefault(file, {})[name] = key
-    return share
+                plan.pieces.setdefault(file, {})[name] = key
+    return plan
 
 
-def _note_piece(share: WritePlan, item: WriteItem, file: str, name: str) -> str:
-    """Remember where a piece stands; the name in the file, which a whole tensor keeps."""
+def _add_piece(plan: WritePlan, item: WriteItem, file: str, name: str) -> str:
+    """Record the place of a piece and return its name in the file; a full tensor keeps its name."""
     assert item.tensor_data is not None
-    chunk, whole = item.tensor_data.chunk, item.tensor_data.size
-    if chunk.sizes == whole:
+    chunk, global_shape = item.tensor_data.chunk, item.tensor_data.size
+    if chunk.sizes == global_shape:
         return name
     name = f"{name}@{','.join(map(str, chunk.offsets))}"
     dtype = DTYPES[item.tensor_data.properties.dtype]
-    entry = share.split.setdefault(
-        item.index.fqn, {"dtype": dtype, "shape": list(whole), "pieces": []}
+    entry = plan.split.setdefault(
+        item.index.fqn, {"dtype": dtype, "shape": list(global_shape), "pieces": []}
     )
     entry["pieces"].append({"file": file, "name": name, "offset": list(chunk.offsets)})
     return name
 
 
-def _writers(plans: list[SavePlan]) -> dict[str, set[int]]:
-    writers: dict[str, set[int]] = {"model": set(), "state": set()}
-    for writer, plan in enumerate(plans):
-        for item in plan.items:
-            writers[part_of(item.index.fqn)[0]].add(writer)
-    return writers
-
-
-def _file(part: str, writer: int, writers: set[int], world_size: int) -> str:
-    if len(writers) == 1:
-        return f"{part}.safetensors"
-    return f"{part}-{writer:05}-of-{world_size:05}.safetensors"
+def _count_writers(plans: list[SavePlan]) -> dict[str, int]:
+    kinds = [{tensor_place(item.index.fqn)[0] for item in plan.items} for plan in plans]
+    return {kind: sum(kind in found for found in kinds) for kind in ("model", "state")}
 
 
 def _to_json(item: WriteItem) -> Json:
@@ -90,16 +81,16 @@ def _to_json(item: WriteItem) -> Json:
         "type": item.type.name,
         "offset": list(item.tensor_data.chunk.offsets),
         "shape": list(item.tensor_data.chunk.sizes),
-        "whole": list(item.tensor_data.size),
+        "global_shape": list(item.tensor_data.size),
         "dtype": DTYPES[item.tensor_data.properties.dtype],
     }
 
 
 def _from_json(item: Json) -> WriteItem:
     chunk = ChunkStorageMetadata(Size(item["offset"]), Size(item["shape"]))
-    properties = TensorProperties(dtype=BY_NAME[item["dtype"]])
+    properties = TensorProperties(dtype=DTYPES_BY_NAME[item["dtype"]])
     return WriteItem(
         MetadataIndex(item["key"], item["at"]),
         WriteItemType[item["type"]],
-        tensor_data=TensorWriteData(chunk, properties, Size(item["whole"])),
+        tensor_data=TensorWriteData(chunk, properties, Size(item["global_shape"])),
     )

@@ -1,1 +1,1 @@
-"""From the live state to files on the disk."""
+"""Writing: snapshot the state, then commit it to storage in the background."""

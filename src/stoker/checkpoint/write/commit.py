@@ -1,108 +1,129 @@
-"""How a checkpoint comes to exist, and how it goes.
+"""The commit protocol: how a snapshot becomes a checkpoint, and how a checkpoint is removed.
 
     .step-00000500.partial-71/      files are written and synced one by one, the manifest last
-    step-00000500/                  it exists from the rename on, and is then read back
-    .aside-step-00000500/           an older one of the same step, until the new one is read back
-    .trash-step-00000300/           one that goes: renamed first, so that no half of it looks whole
+    step-00000500/                  the checkpoint exists from the rename on, and is then verified
+    .aside-step-00000500/           an older one of the same step, until the new one is verified
+    .trash-step-00000300/           being removed: renamed first, so that it never looks complete
 
-Whatever moment the process is killed at, the names that do not begin with a dot are whole.
+Whenever the process is killed, every folder whose name does not start with a dot is complete.
 """
 
-import os
-import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
-from stoker.checkpoint.format.manifest import NAME, Manifest, faults_of
-from stoker.checkpoint.format.names import checkpoint_name, step_in_name
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST, checkpoint_name, list_steps
+from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.checkpoint.sharding.rank_channel import RankChannel
+from stoker.checkpoint.write.snapshot import Snapshot
 from stoker.core.errors import CheckpointError
-from stoker.storage import crash_points as points
-from stoker.storage.local import Record, sync_folder, write_file
+from stoker.storage import FileRecord, Storage, crash_points
+
+_ASIDE = ".aside-"
 
 
-def step_of(path: Path) -> int | None:
-    """The step of a whole checkpoint; None for anything else."""
-    return step_in_name(path.name) if (path / NAME).is_file() else None
+def commit(storage: Storage, channel: RankChannel, snapshot: Snapshot, owner: int) -> None:
+    """Write a snapshot as a checkpoint; all ranks call it, rank 0 publishes it.
+
+    Args:
+        storage: the folder of checkpoints.
+        channel: connects the ranks.
+        snapshot: what this rank writes.
+        owner: a number that is the same on all ranks, to tell leftovers of runs apart.
+    """
+    partial = f".{checkpoint_name(snapshot.step)}.partial-{owner}"
+    try:
+        with channel.fail_together(), _explain_disk_errors(storage, snapshot):
+            written = write_files(storage.below(partial), snapshot.files())
+        files: dict[str, FileRecord] = {}
+        for records in channel.all_gather({n: [r.size, r.xxh3_128] for n, r in written.items()}):
+            files |= {name: FileRecord(*record) for name, record in records.items()}
+        with channel.fail_together(), _explain_disk_errors(storage, snapshot):
+            if channel.rank == 0:
+                step, info, split = snapshot.step, snapshot.info, snapshot.split
+                publish(storage, partial, Manifest(step, info, channel.world_size, files, split))
+    except BaseException:
+        if channel.rank == 0:
+            with suppress(OSError):  # `clean` removes it at the next start
+                storage.delete(partial)
+        raise
 
 
 def write_files(
-    partial: Path, files: Mapping[str, Iterable[memoryview | bytes]]
-) -> dict[str, Record]:
-    """Write the files of one process into the partial folder, which may exist."""
-    partial.mkdir(exist_ok=True)
-    points.at("partial-made")
-    return {name: write_file(partial / name, blocks) for name, blocks in files.items()}
+    partial: Storage, files: Mapping[str, Iterable[memoryview | bytes]]
+) -> dict[str, FileRecord]:
+    """Write the files of one rank into the partial folder, which all ranks share."""
+    partial.create()
+    crash_points.at("partial-made")
+    return {name: partial.write(name, blocks) for name, blocks in files.items()}
 
 
-def publish(partial: Path, manifest: Manifest) -> Path:
-    """Make the partial folder a checkpoint; if it does not read back, nothing has changed."""
-    points.at("before-manifest")
-    write_file(partial / NAME, [manifest.text().encode()])
-    points.at("manifest-written")
-    sync_folder(partial)
-    final = partial.with_name(checkpoint_name(manifest.step))
-    aside = final.with_name(f".aside-{final.name}")
-    points.at("before-rename")
-    if final.exists():
-        if aside.exists():
-            remove(aside)
-        os.rename(final, aside)
-        points.at("set-aside")
-    os.rename(partial, final)
-    points.at("renamed")
-    sync_folder(final.parent)
-    points.at("published")
-    faults = faults_of(final)
+def publish(storage: Storage, partial: str, manifest: Manifest) -> None:
+    """Turn the partial folder into a checkpoint; if verification fails, undo it and raise."""
+    crash_points.at("before-manifest")
+    storage.below(partial).write(MANIFEST, [manifest.text().encode()])
+    crash_points.at("manifest-written")
+    final = checkpoint_name(manifest.step)
+    aside = _ASIDE + final
+    if {final, aside} <= {*storage.list()}:
+        storage.delete(aside)
+    storage.publish(partial, final, replaced=aside)
+    crash_points.at("published")
+    faults = verify_checkpoint(storage.below(final))
     if faults:
-        remove(final)
-        _take_back(aside)
-        raise CheckpointError(f"'{final}' did not read back as written: {'; '.join(faults)}")
-    points.at("verified")
-    if aside.exists():
-        with suppress(OSError):  # it goes at the next start; this save is whole
-            remove(aside)
-    return final
+        storage.delete(final)
+        _restore_aside(storage, aside)
+        raise CheckpointError(
+            f"'{storage.below(final)}' did not read back as written: {'; '.join(faults)}"
+        )
+    crash_points.at("verified")
+    if aside in storage.list():
+        with suppress(OSError):  # this save is complete; `clean` removes the old one
+            storage.delete(aside)
 
 
-def remove(path: Path) -> None:
-    """Take a checkpoint away: it is gone from the moment of the rename."""
-    points.at("before-removal")
-    trash = path.with_name(f".trash-{path.name.lstrip('.')}")
-    shutil.rmtree(trash, ignore_errors=True)
-    os.rename(path, trash)
-    points.at("trashed")
-    shutil.rmtree(trash)
-    points.at("removed")
+def clean(storage: Storage) -> None:
+    """Finish or undo what a killed run left; call it only while holding the lease."""
+    for name in storage.list():
+        if name.startswith(_ASIDE):
+            _settle_aside(storage, name)
+    for name in storage.list():
+        partial = name.startswith(".step-") and ".partial-" in name
+        if partial or name.startswith(".trash-"):
+            with suppress(OSError):
+                storage.delete(name)
 
 
-def clean(folder: Path) -> None:
-    """Put in order what a killed run left; only for the one who owns the folder."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".aside-"):
-            _settle(path)
-    for path in sorted(folder.iterdir()):
-        partial = path.name.startswith(".step-") and ".partial-" in path.name
-        if partial or path.name.startswith(".trash-"):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _settle(aside: Path) -> None:
-    """Keep the older one of a step only if the newer one did not come to be whole."""
-    final = _final_of(aside)
-    if final.exists() and not faults_of(final):
-        remove(aside)
+def _settle_aside(storage: Storage, aside: str) -> None:
+    """Remove the older checkpoint of a step if the newer one is complete, else restore it."""
+    final = aside.removeprefix(_ASIDE)
+    exists = final in storage.list()
+    if exists and not verify_checkpoint(storage.below(final)):
+        storage.delete(aside)
         return
-    if final.exists():
-        remove(final)
-    _take_back(aside)
+    if exists:
+        storage.delete(final)
+    _restore_aside(storage, aside)
 
 
-def _take_back(aside: Path) -> None:
-    if aside.exists():
-        os.rename(aside, _final_of(aside))
-        sync_folder(aside.parent)
+def _restore_aside(storage: Storage, aside: str) -> None:
+    if aside in storage.list():
+        storage.publish(aside, aside.removeprefix(_ASIDE))
 
 
-def _final_of(aside: Path) -> Path:
-    return aside.with_name(aside.name.removeprefix(".aside-"))
+@contextmanager
+def _explain_disk_errors(storage: Storage, snapshot: Snapshot) -> Iterator[None]:
+    """Turn an `OSError` into a `CheckpointError` that names the checkpoint which is left."""
+    try:
+        yield
+    except OSError as error:
+        space = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            space = f" ({snapshot.size:,} bytes needed, {storage.free_bytes():,} free)"
+        names = [*list_steps(storage).values()]
+        left = f"'{names[-1]}' is still there" if names else "there is no earlier one"
+        raise CheckpointError(
+            f"checkpoint of step {snapshot.step} could not be written to '{storage}': "
+            f"{error.strerror}{space}; {left}"
+        ) from error

@@ -7,10 +7,13 @@ from math import prod
 from pathlib import Path
 
 from stoker.checkpoint import CheckpointError, unflatten
-from stoker.checkpoint.format.manifest import Manifest, faults_at_a_glance, faults_of
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import STATE
 from stoker.checkpoint.format.state_tree import Json, tensor_names
 from stoker.checkpoint.format.tensor_file import DTYPES
-from stoker.checkpoint.read.pieces import Source, Stored
+from stoker.checkpoint.read.stored_tensors import StoredTensor, StoredTensors
+from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.storage import open_storage
 
 
 @dataclass
@@ -20,7 +23,7 @@ class Contents:
     path: Path
     manifest: Manifest
     values: Json
-    source: Source
+    stored: StoredTensors
 
     @classmethod
     def read(cls, path: Path, *, verify: bool) -> "Contents":
@@ -29,14 +32,15 @@ class Contents:
         Raises:
             CheckpointError: it is damaged.
         """
-        faults = faults_of(path) if verify else faults_at_a_glance(path)
+        faults = verify_checkpoint(path, quick=not verify)
         if not faults:
             try:
-                manifest = Manifest.read(path)
-                values = json.loads((path / "state.json").read_text(encoding="utf-8"))
-                return cls(path, manifest, values, Source(path, manifest))
+                storage = open_storage(path)
+                manifest = Manifest.read(storage)
+                values = json.loads(storage.read(STATE))
+                return cls(path, manifest, values, StoredTensors(storage, manifest))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                faults = faults_of(path) or [f"it cannot be read: {error}"]
+                faults = verify_checkpoint(path) or [f"it cannot be read: {error}"]
         raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
 
     def part(self, *keys: str) -> Json:
@@ -46,13 +50,13 @@ class Contents:
             node = node.get(key) if isinstance(node, dict) else None
         return {} if node is None else node
 
-    def tensors(self, node: Json) -> dict[str, Stored]:
+    def tensors(self, node: Json) -> dict[str, StoredTensor]:
         """The tensors that values refer to, by name, each once, in their order."""
-        return {name: self.source.stored[name] for name in _names(node)}
+        return {name: self.stored.tensors[name] for name in _names(node)}
 
     def load(self, node: Json) -> object:
         """Values with their tensors, in fresh memory."""
-        return unflatten(self.source.read(tensor_names(node), lambda *_: None), node)
+        return unflatten(self.stored.read(tensor_names(node)), node)
 
     def check_run(self) -> None:
         """Refuse a checkpoint that a run did not make."""
@@ -76,11 +80,11 @@ def _names(node: Json) -> Iterator[str]:
         yield from _names(below)
 
 
-def bytes_of(stored: Stored) -> int:
+def bytes_of(stored: StoredTensor) -> int:
     """The size of a tensor."""
     return prod(stored.shape) * stored.dtype.itemsize
 
 
-def dtype_name(stored: Stored) -> str:
+def dtype_name(stored: StoredTensor) -> str:
     """What safetensors calls the type of a tensor."""
     return DTYPES[stored.dtype]

@@ -12,7 +12,7 @@ from stoker.cli.ckpt.find import one_in
 from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 
 def averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
@@ -63,7 +63,7 @@ def export(options: argparse.Namespace) -> int:
         save_safetensors(output, weights)
     count = sum(isinstance(value, Tensor) for value in weights.values())
     kind = "averaged weights" if options.ema else "weights"
-    size = said_size(output.stat().st_size)
+    size = format_size(output.stat().st_size)
     print(f"{output}: {kind} of step {contents.manifest.step}, {count} tensors, {size}")
     return OK
 

@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.format.manifest import NAME
-from stoker.checkpoint.format.names import step_in_name
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 
@@ -14,7 +13,7 @@ _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a folder is a checkpoint or, by its name, was to be one."""
-    return path.is_dir() and ((path / NAME).exists() or step_in_name(path.name) is not None)
+    return path.is_dir() and ((path / MANIFEST).exists() or step_in_name(path.name) is not None)
 
 
 def folder_of(path: Path) -> Path:

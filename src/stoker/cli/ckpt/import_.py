@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stoker.checkpoint.format.manifest import NAME
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.cli.ckpt.weights_file import check_output, save_safetensors
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 
 def unpickled(path: Path, *, trust: bool) -> Any:
@@ -70,14 +70,14 @@ def import_(options: argparse.Namespace) -> int:
     weights = _only_tensors(_bare_names(found))
     save_safetensors(output, weights)
     numbers = sum(value.numel() for value in weights.values())
-    size = said_size(output.stat().st_size)
+    size = format_size(output.stat().st_size)
     print(f"{output}: {len(weights)} tensors, {numbers:,} numbers, {size}")
     return OK
 
 
 def _from_folder(folder: Path, trust: bool) -> dict[str, Any]:
     """The weights of a Hugging Face folder; safetensors before pickles."""
-    if (folder / NAME).exists():
+    if (folder / MANIFEST).exists():
         raise ConfigError(f"'{folder}' is a checkpoint of Stoker: use stoker ckpt export")
     for whole, index in zip(_WHOLE, _INDEX, strict=True):
         if (folder / whole).is_file():

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint import CheckpointError
-from stoker.checkpoint.format.manifest import NAME, Manifest, faults_at_a_glance, faults_of
-from stoker.checkpoint.format.names import step_in_name
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.read.verify import verify_checkpoint
 from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import all_in, said_age, size_of
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 _COLUMNS = 6
 """How many results fit beside each other."""
@@ -58,14 +59,14 @@ def verify(options: argparse.Namespace) -> int:
     paths = all_in(Path(options.path))
     broken = 0
     for path in paths:
-        faults = faults_of(path)
+        faults = verify_checkpoint(path)
         if not path.exists():
             print(f"{path.name}: removed meanwhile, as a run that lives does")
             continue
         broken += bool(faults)
         if not faults:
             count = len(Manifest.read(path).files)
-            print(f"{path.name}: whole ({count} files, {said_size(size_of(path))})")
+            print(f"{path.name}: whole ({count} files, {format_size(size_of(path))})")
         for fault in faults:
             print(f"{path.name}: {fault}")
     if broken:
@@ -75,7 +76,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def _row(path: Path, *, quick: bool) -> _Row | None:
     """What is known of a checkpoint; None if a run that lives has removed it meanwhile."""
-    faults = faults_at_a_glance(path) if quick else faults_of(path)
+    faults = verify_checkpoint(path, quick=quick)
     named, info = step_in_name(path.name), {}
     step = -1 if named is None else named
     try:
@@ -84,7 +85,7 @@ def _row(path: Path, *, quick: bool) -> _Row | None:
     except CheckpointError:
         pass  # it is among the faults
     try:
-        when = path / NAME if (path / NAME).exists() else path
+        when = path / MANIFEST if (path / MANIFEST).exists() else path
         return _Row(path, step, size_of(path), when.stat().st_mtime, faults, info)
     except FileNotFoundError:
         return None
@@ -135,7 +136,7 @@ def _print_table(rows: list[_Row], whole: str) -> None:
         results = [_result(row, name) for name in shown]
         epoch = str(row.info.get("epoch", "-"))
         age = said_age(now - row.saved)
-        table.append([str(row.step), epoch, said_size(row.size), age, *results, state])
+        table.append([str(row.step), epoch, format_size(row.size), age, *results, state])
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]) - 1)]
     for line in table:
         cells = [cell.rjust(width) for cell, width in zip(line, [*widths, 0], strict=True)]

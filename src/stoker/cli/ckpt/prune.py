@@ -11,7 +11,7 @@ from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 
 def prune(options: argparse.Namespace) -> int:
@@ -30,22 +30,22 @@ def prune(options: argparse.Namespace) -> int:
         sizes = {one: size_of(one) for one in planned}
         removed = rule.prune()
     for one in removed:
-        print(f"{one.name} removed ({said_size(sizes[one])})")
+        print(f"{one.name} removed ({format_size(sizes[one])})")
     print(_summary(len(removed), sum(sizes[one] for one in removed), folder))
     return OK if removed == planned else FAILED
 
 
 def _say_plan(paths: list[Path], folder: Path) -> None:
     for one in paths:
-        print(f"{one.name} would go ({said_size(size_of(one))})")
+        print(f"{one.name} would go ({format_size(size_of(one))})")
     left = [one.name for one in Checkpoints(folder).list() if one not in paths]
-    size = said_size(sum(map(size_of, paths)))
+    size = format_size(sum(map(size_of, paths)))
     print(f"{len(paths)} would go, {size}; {len(left)} would stay: {', '.join(left)}")
 
 
 def _summary(removed: int, size: int, folder: Path) -> str:
     left = [one.name for one in Checkpoints(folder).list()]
-    return f"{removed} removed, {said_size(size)}; {len(left)} stay: {', '.join(left)}"
+    return f"{removed} removed, {format_size(size)}; {len(left)} stay: {', '.join(left)}"
 
 
 def _rule(options: argparse.Namespace, folder: Path) -> Checkpoints:

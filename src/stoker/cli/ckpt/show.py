@@ -10,14 +10,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from stoker.checkpoint.format.manifest import NAME
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json
-from stoker.checkpoint.read.pieces import Stored
+from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
 from stoker.cli.ckpt.find import one_in, said_age
 from stoker.cli.ckpt.ls import finite
 from stoker.cli.exit_codes import OK
-from stoker.storage.local import said_size
+from stoker.storage import format_size
 
 
 def show(options: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _saved(contents: Contents) -> float:
-    return (contents.path / NAME).stat().st_mtime
+    return (contents.path / MANIFEST).stat().st_mtime
 
 
 def _plain(contents: Contents) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _plain(contents: Contents) -> dict[str, Any]:
         "hooks": contents.part("hooks"),
         "tensors": {
             name: {"dtype": dtype_name(one), "shape": list(one.shape), "bytes": bytes_of(one)}
-            for name, one in sorted(contents.source.stored.items())
+            for name, one in sorted(contents.stored.tensors.items())
         },
         "files": {
             name: {"bytes": record.size, "xxh3_128": record.xxh3_128}
@@ -99,7 +99,7 @@ def _setting(value: Any) -> str:
 
 
 def _model(contents: Contents) -> Iterator[str]:
-    stored = contents.tensors(contents.part("model")) | contents.source.stored  # tied ones, too
+    stored = contents.tensors(contents.part("model")) | contents.stored.tensors  # tied ones, too
     tensors = {
         name.removeprefix("model."): one
         for name, one in stored.items()
@@ -108,7 +108,7 @@ def _model(contents: Contents) -> Iterator[str]:
     if not tensors:
         return
     yield f"model: {_sum(tensors)}"
-    parts: dict[str, dict[str, Stored]] = {}
+    parts: dict[str, dict[str, StoredTensor]] = {}
     for name, one in tensors.items():
         parts.setdefault(name.partition(".")[0], {})[name] = one
     for part, of_part in parts.items():
@@ -122,7 +122,7 @@ def _optimizers(contents: Contents) -> Iterator[str]:
     for name, state in optimizers.items():
         tensors = contents.tensors(state)
         yield f"{f'optimizer {name}'.strip()}: {_sum(tensors)}"
-        kinds: dict[str, dict[str, Stored]] = {}
+        kinds: dict[str, dict[str, StoredTensor]] = {}
         for key, one in tensors.items():
             kinds.setdefault(key.rpartition(".")[2], {})[key] = one
         lines = {kind: _sum(of_kind) for kind, of_kind in kinds.items()}
@@ -178,7 +178,7 @@ def _others(contents: Contents) -> Iterator[str]:
     known |= set(contents.tensors(contents.part("hooks")))
     left = {
         name: one
-        for name, one in contents.source.stored.items()
+        for name, one in contents.stored.tensors.items()
         if name not in known and not name.startswith("model.")
     }
     yield from _section("other tensors", {n: _shape(one) for n, one in sorted(left.items())})
@@ -186,8 +186,8 @@ def _others(contents: Contents) -> Iterator[str]:
 
 def _files(contents: Contents) -> Iterator[str]:
     files = contents.manifest.files
-    total = said_size(sum(record.size for record in files.values()))
-    sizes = {name: said_size(record.size) for name, record in files.items()}
+    total = format_size(sum(record.size for record in files.values()))
+    sizes = {name: format_size(record.size) for name, record in files.items()}
     yield from _section(f"files: {len(files)}, {total}", sizes)
 
 
@@ -203,7 +203,7 @@ def _table(lines: dict[str, str]) -> list[str]:
     return [f"{name:<{width}}  {text}" for name, text in lines.items()]
 
 
-def _alike(tensors: dict[str, Stored]) -> dict[str, str]:
+def _alike(tensors: dict[str, StoredTensor]) -> dict[str, str]:
     """Shapes by name; layers that repeat, numbered, are one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, one in tensors.items():
@@ -220,12 +220,12 @@ def _alike(tensors: dict[str, Stored]) -> dict[str, str]:
     return lines
 
 
-def _shape(stored: Stored) -> str:
+def _shape(stored: StoredTensor) -> str:
     return f"{list(stored.shape)} {dtype_name(stored)}"
 
 
-def _sum(tensors: dict[str, Stored]) -> str:
+def _sum(tensors: dict[str, StoredTensor]) -> str:
     numbers = sum(prod(one.shape) for one in tensors.values())
-    size = said_size(sum(map(bytes_of, tensors.values())))
+    size = format_size(sum(map(bytes_of, tensors.values())))
     plural = "" if len(tensors) == 1 else "s"
     return f"{len(tensors)} tensor{plural}, {numbers:,} numbers, {size}"

@@ -1,6 +1,5 @@
 """Weights as files that are whole or absent."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.manifest import NAME
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.tensor_file import DTYPES
 from stoker.config.yaml_text import ConfigError
-from stoker.storage.local import usual_mode
+from stoker.storage import atomic_file
 
 
 def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
@@ -20,24 +19,17 @@ def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
         raise ConfigError(f"weights are written to {' or '.join(suffixes)}, got '{path}'")
     if path.is_dir():
         raise ConfigError(f"'{path}' is a folder, expected a file to write")
-    if (path.parent / NAME).exists():
+    if (path.parent / MANIFEST).exists():
         raise ConfigError(f"'{path}' would change the checkpoint in '{path.parent}'")
 
 
 def write_aside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make the file beside its place, bring it to the disk, and put it there."""
-    aside = path.with_name(f".{path.name}.partial-{os.getpid()}{path.suffix}")
+    """Let ``write`` make the file at a temporary path, and move it into its place."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(aside)
-        with aside.open("rb+") as file:
-            os.fchmod(file.fileno(), usual_mode())  # safetensors leaves it to its owner alone
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        with atomic_file(path) as temporary:
+            write(temporary)
     except OSError as error:
         raise ConfigError(f"'{path}' cannot be written: {error.strerror or error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def save_safetensors(path: Path, weights: Mapping[str, Any]) -> None:

@@ -1,11 +1,11 @@
 """Metrics as a table for spreadsheets."""
 
 import csv
-import os
 from pathlib import Path
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import Where, Writer
+from stoker.storage import atomic_file
 
 
 class Csv(Writer):
@@ -55,9 +55,10 @@ class Csv(Writer):
             return list(csv.DictReader(file))
 
     def _rewrite(self, old: list[dict[str, str]]) -> None:
-        aside = self._path.with_suffix(".csv.partial")
-        with aside.open("w", encoding="utf-8", newline="") as file:
+        with (
+            atomic_file(self._path) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
             writer = csv.DictWriter(file, self._columns, restval="")
             writer.writeheader()
             writer.writerows(old)
-        os.replace(aside, self._path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import Where, Writer
+from stoker.storage import write_atomic
 
 _REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
 
@@ -64,7 +65,7 @@ class MLflow(Writer):
         where = found.experiment_id if found else self._client.create_experiment(self._experiment)
         run = self._client.create_run(where, run_name=self._name or path.absolute().parent.name)
         self._id, self._there = run.info.run_id, None
-        path.write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+        write_atomic(path, json.dumps({"run_id": self._id}) + "\n")
 
     def write(self, rows: list[Row], where: Where) -> None:
         """Log the numbers at their steps."""

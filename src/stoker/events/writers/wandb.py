@@ -9,6 +9,7 @@ from typing import Any, Literal
 from stoker.events.storage import Row
 from stoker.events.writers.base import Where, Writer
 from stoker.events.writers.jsonl import JsonLines, read_json_lines
+from stoker.storage import write_atomic
 
 _HEAD = ("step", "epoch", "samples", "time")
 
@@ -65,7 +66,7 @@ class WandB(Writer):
         self._rows.open(path / "rows.jsonl")
         id_file = path / "id"
         if not id_file.exists():
-            id_file.write_text(os.urandom(4).hex(), encoding="utf-8")
+            write_atomic(id_file, os.urandom(4).hex())
         run_id = id_file.read_text(encoding="utf-8")
         offline = (self._mode or os.environ.get("WANDB_MODE")) == "offline"
         if offline:

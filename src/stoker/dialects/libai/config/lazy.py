@@ -1,6 +1,5 @@
 """`LazyCall`, `LazyConfig` and `instantiate`: Stoker's nodes under their older names."""
 
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from stoker.config import Builder, Config, ConfigError, L, Lazy, load
 from stoker.config.lazy import Section, rebuilt
 from stoker.config.yaml_text import settled, write
+from stoker.storage import write_atomic
 
 LazyCall = L
 
@@ -41,10 +41,7 @@ class LazyConfig:
     @staticmethod
     def save(cfg: Any, filename: str | Path) -> None:
         """Write YAML that `load` reads to an equal tree."""
-        path = Path(filename)
-        aside = path.with_name(path.name + ".partial")
-        aside.write_text(write(settled(cfg)), encoding="utf-8")
-        os.replace(aside, path)
+        write_atomic(Path(filename), write(settled(cfg)))
 
     @staticmethod
     def to_py(cfg: Any, prefix: str = "cfg.") -> str:

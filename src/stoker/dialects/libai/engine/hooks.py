@@ -13,14 +13,14 @@ from stoker import Run
 from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
-from stoker.checkpoint.write.commit import remove
 from stoker.core.errors import did_you_mean
-from stoker.dialects.adapter import link
 from stoker.dialects.libai.engine.trainer import HookBase
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.events import EventWriter, Foreign
 from stoker.events import Writer
+from stoker.storage import LocalStorage
+from stoker.storage.local import replace_link
 
 _log = logging.getLogger("libai.hooks")
 _POINTS = ("before_train", "after_train", "before_step", "after_step")
@@ -152,7 +152,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
             names.append(f"{self._prefix}_final")
         folder = path.parent.parent
         for name in names:
-            link(folder / name, path)
+            replace_link(folder / name, path)
         for old in folder.glob(f"{self._prefix}_*"):
             if old.is_symlink() and not old.exists():
                 old.unlink()
@@ -167,7 +167,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
         stay = {steps[-1], *periodic[-(self._to_keep or len(periodic)) :]}
         for step, path in zip(steps, paths, strict=True):
             if step not in stay:
-                remove(path)
+                LocalStorage(folder).delete(path.name)
 
 
 class EvalHook(HookBase):

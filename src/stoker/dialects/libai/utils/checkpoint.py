@@ -1,7 +1,6 @@
 """`Checkpointer`: saving and loading by name, in Stoker's format."""
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from stoker import load_weights
 from stoker.checkpoint import Checkpoints
 from stoker.core import dist
 from stoker.resume.lookup import find_checkpoint
+from stoker.storage import write_atomic
 
 _log = logging.getLogger("libai.checkpoint")
 
@@ -85,6 +85,4 @@ class Checkpointer:
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         """Call this the last checkpoint."""
         if self.save_to_disk and dist.is_main():
-            aside = self.save_dir / ".last_checkpoint.partial"
-            aside.write_text(last_filename_basename)
-            os.replace(aside, self.save_dir / "last_checkpoint")
+            write_atomic(self.save_dir / "last_checkpoint", last_filename_basename)

@@ -18,12 +18,12 @@ import torch
 
 from stoker import Run, hooks
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.format.manifest import NAME as MANIFEST
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import checkpoint_name
+from stoker.checkpoint.format.names import MANIFEST, checkpoint_name
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.resume.lookup import find_checkpoint
+from stoker.storage import LocalStorage
 
 _log = get_logger()
 
@@ -110,7 +110,7 @@ def publish(target: Path, save: Callable[[Path], None], put: Callable[[Path], No
     put(partial)
     if dist.is_main():
         shutil.rmtree(target, ignore_errors=True)
-        os.replace(partial, target)
+        LocalStorage(target.parent).publish(partial.name, target.name)
     dist.broadcast_from_rank0("")
 
 

@@ -7,8 +7,8 @@ from stoker import CheckpointError, Hook, Run, hooks, load_weights
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
-from stoker.dialects.adapter import link
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
+from stoker.storage.local import replace_link
 
 
 class SaveCheckpointHook(BaseHook):
@@ -74,7 +74,7 @@ class _Saving(hooks.Checkpoint):
         """Give the end of an epoch its names."""
         epoch = Manifest.read(path).info.get("whole_epoch")
         for end in self.ends if epoch is not None else ():
-            link(path.parent / f"epoch{epoch}{end}", path)
+            replace_link(path.parent / f"epoch{epoch}{end}", path)
 
 
 class LoadCheckpointHook(BaseHook):

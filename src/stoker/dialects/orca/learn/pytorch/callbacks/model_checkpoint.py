@@ -9,9 +9,9 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
-from stoker.dialects.adapter import link
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.hooks import Priority
+from stoker.storage.local import replace_link
 
 _PLACES = ("epoch", "iter")
 
@@ -108,4 +108,4 @@ class Names(Hook):
 
     def _point(self, name: str, path: Path) -> None:
         target = path / "model.safetensors" if self._callback.weights_only else path
-        link(self._callback.folder / name, target)
+        replace_link(self._callback.folder / name, target)
