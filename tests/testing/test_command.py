@@ -36,10 +36,10 @@ def config(tmp_path, monkeypatch) -> Path:
 def test_the_same_bits(config, capsys):
     assert main(["prove", str(config), "run.max_steps=12", "--kills", "3"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "reference: runs undisturbed"
+    assert out[0] == "reference: running without kills"
     assert out[1].startswith("reference: 12 steps in ")
     assert all(f"attempt {n}: killed after step " in out[n + 1] for n in (1, 2, 3))
-    assert out[5] == "attempt 4: came to its end"
+    assert out[5] == "attempt 4: finished"
     assert out[7] == "12 steps, killed 3 times: the same bits"
     assert list(config.parent.iterdir()) == [config]  # and nothing was written elsewhere
 
@@ -67,9 +67,9 @@ def test_a_bad_config_is_refused(config, capsys):
 
 def test_a_run_that_saves_nothing_is_refused(config, capsys):
     assert main(["prove", str(config), "run.dir=null"]) == 2
-    assert "run.dir is null, so the run saves nothing" in capsys.readouterr().err
+    assert "run.dir is null, so the run saves no checkpoints" in capsys.readouterr().err
     assert main(["prove", str(config), "run.default_hooks=false", "run.log_every=50"]) == 2
-    assert "needs a hooks.Checkpoint()" in capsys.readouterr().err
+    assert "add hooks.Checkpoint()" in capsys.readouterr().err
 
 
 def test_moments_that_do_not_exist_are_refused(config, capsys):

@@ -24,7 +24,7 @@ def test_flipping_a_bit_changes_one_bit(tmp_path):
     faults.flip_bit(path)
     assert path.read_bytes() == bytes(9)
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="is empty: it has no bit to flip"):
+    with pytest.raises(ValueError, match="is empty, so it has no bit to flip"):
         faults.flip_bit(path)
 
 

@@ -149,7 +149,7 @@ def test_an_error_of_one_process_is_shown():
 
 
 def test_a_job_of_no_process_is_refused(capsys, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="at least one process, got nproc=0"):
+    with pytest.raises(ValueError, match="nproc must be at least 1, got 0"):
         assert_resumes_exactly(training(), nproc=0)
     monkeypatch.chdir(tmp_path)
     Path("small.py").write_text(CONFIG)

@@ -33,7 +33,7 @@ def prove(options: argparse.Namespace) -> int:
                 at=kinds,
                 seed=options.seed,
                 nproc=options.nproc,
-                say=_say,
+                log=_say,
             )
         except ConfigError:
             raise

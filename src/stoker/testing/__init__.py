@@ -1,8 +1,8 @@
-"""For tests of trainings: the proof that one resumes exactly, and faults to try it with."""
+"""Test your training: prove that it resumes exactly, and inject faults."""
 
 from stoker.testing import faults
 from stoker.testing.compare import Difference
 from stoker.testing.proof import assert_resumes_exactly, prove
-from stoker.testing.verdict import KillMade, Verdict
+from stoker.testing.verdict import KillRecord, Verdict
 
-__all__ = ["Difference", "KillMade", "Verdict", "assert_resumes_exactly", "faults", "prove"]
+__all__ = ["Difference", "KillRecord", "Verdict", "assert_resumes_exactly", "faults", "prove"]

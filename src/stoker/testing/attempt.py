@@ -1,8 +1,9 @@
-"""One attempt at a training, in processes of its own, one of which may be killed.
+"""Run one attempt at a training in forked processes, and kill one of them.
 
-They are forked from this one, which has torch already (POSIX only). Random numbers are those of a
-new process: where nobody seeds them, a first attempt has the same as the reference, which is what
-it is compared with, and a later one has others, as life would have it.
+Processes are forked from this one, which has imported torch already (POSIX only). Their random
+number generators are reset as in a new process. If the training does not seed them, the first
+attempt starts like the reference it is compared with, and later attempts start differently, as
+restarted processes do.
 """
 
 import faulthandler
@@ -27,30 +28,30 @@ import torch
 
 from stoker.config import ConfigError
 from stoker.core import dist
-from stoker.testing.kill import Doomed, Kill
+from stoker.testing.kill import Kill, KillableRecorder
 from stoker.testing.watcher import watching
 
-Make: TypeAlias = Callable[[Path], object]
-"""Builds a training and runs it, in the run folder it is given."""
+TrainFunction: TypeAlias = Callable[[Path], object]
+"""A function that builds a training and runs it in the given run folder."""
 
 _TORCH_SEED = 67280421310721
-"""What torch begins with in a new process."""
+"""The seed of torch in a new process."""
 
-_LINES = 15
-_SECONDS = 2.0
-"""So long may the death of a process take to be seen, when others have seen it already."""
+_LOG_TAIL = 15
+_EXIT_SECONDS = 2.0
+"""How long to wait for the exit of a process whose death other ranks have noticed."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of the training itself."""
+    """An error in the training."""
 
     text: str
-    faults: tuple[str, ...] = ()
-    """What is wrong with the config, if it was that."""
+    config_errors: tuple[str, ...] = ()
+    """The messages of a `ConfigError`."""
 
     rank: int = 0
-    """The process that had it."""
+    """The rank that failed."""
 
 
 class _Child(NamedTuple):
@@ -60,43 +61,43 @@ class _Child(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """Where a training runs, and where its records and its words go."""
+    """A training, its run folder, and the files of its records and logs."""
 
-    make: Make
+    train: TrainFunction
     run_dir: Path
     number: int
     threads: int | None = None
     processes: int = 1
 
     def records(self, rank: int = 0) -> Path:
-        """The file of the records of a process."""
+        """Return the file with the records of a rank."""
         return self._file(rank, "records")
 
     def log(self, rank: int = 0) -> Path:
-        """The file of what a process printed."""
+        """Return the file with the output of a rank."""
         return self._file(rank, "log")
 
     def _file(self, rank: int, suffix: str) -> Path:
-        whose = f".rank{rank}" if self.processes > 1 else ""
-        return self.run_dir.parent / f"attempt-{self.number:03}{whose}.{suffix}"
+        infix = f".rank{rank}" if self.processes > 1 else ""
+        return self.run_dir.parent / f"attempt-{self.number:03}{infix}.{suffix}"
 
-    def last_words(self, rank: int = 0) -> str:
-        """The end of what a process printed."""
+    def log_tail(self, rank: int = 0) -> str:
+        """Return the last lines of the output of a rank."""
         log = self.log(rank)
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return "".join(f"\n  {line}" for line in lines[-_LINES:])
+        return "".join(f"\n  {line}" for line in lines[-_LOG_TAIL:])
 
     def run(self, kill: Kill | None = None, limit: float | None = None) -> bool | Failure:
-        """Run until it ends, is killed, or takes longer than ``limit`` seconds.
+        """Run until the training ends, is killed, or takes longer than ``limit`` seconds.
 
-        A kill hits one process, and then the others: a job with a dead one is ended by whoever
-        started it.
+        A kill ends one process first and then the others, as a launcher ends a job with a dead
+        process.
 
         Returns:
-            whether it came to its end; or why it did not, other than by the kill.
+            Whether the training reached its end, or the failure if anything but the kill ended it.
         """
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
-        address = _address() if self.processes > 1 else {}
+        address = _rendezvous() if self.processes > 1 else {}
         children: list[_Child] = []
         try:
             for rank in range(self.processes):
@@ -125,92 +126,93 @@ class Attempt:
         self, children: list[_Child], kill: Kill | None, limit: float | None
     ) -> bool | Failure:
         ends = monotonic() + limit if limit is not None else None
-        silent = {child.pipe: rank for rank, child in enumerate(children)}
-        while silent:
-            ready = wait(list(silent), max(0.0, ends - monotonic()) if ends is not None else None)
+        running = {child.pipe: rank for rank, child in enumerate(children)}
+        while running:
+            ready = wait(list(running), max(0.0, ends - monotonic()) if ends is not None else None)
             if not ready:
-                return Failure(f"it did not end within {limit:.0f} s")
+                return Failure(f"the training did not end within {limit:.0f} s")
             for pipe in ready:
-                rank = silent.pop(pipe)  # type: ignore[call-overload]
-                said = _heard(children[rank])
-                if said == "here" or (isinstance(said, Failure) and _died_in_save(children, kill)):
+                rank = running.pop(pipe)  # type: ignore[call-overload]
+                message = _receive(children[rank])
+                failed = isinstance(message, Failure)
+                if message == "reached" or (failed and _died_in_save(children, kill)):
                     return False
-                if isinstance(said, Failure):
-                    whose = f"rank {rank}: " if self.processes > 1 else ""
-                    return replace(said, text=whose + said.text, rank=rank)
+                if isinstance(message, Failure):
+                    prefix = f"rank {rank}: " if self.processes > 1 else ""
+                    return replace(message, text=prefix + message.text, rank=rank)
         for rank, (process, _) in enumerate(children):
             process.join()
             if process.exitcode:
-                return Failure(f"its process ended with exit code {process.exitcode}", rank=rank)
+                return Failure(f"the process ended with exit code {process.exitcode}", rank=rank)
         return True
 
     def _in_child(
         self, rank: int, pipe: Connection, kill: Kill | None, address: dict[str, str]
     ) -> None:
-        _speak_into(self.log(rank))
-        _as_in_a_new_process(self.number, rank, self.threads)
+        _redirect_output(self.log(rank))
+        _reset_process_state(self.number, rank, self.threads)
         if self.processes > 1:
-            os.environ |= _place(rank, self.processes) | address
-        watcher = Doomed(
+            os.environ |= _rank_environment(rank, self.processes) | address
+        watcher = KillableRecorder(
             self.records(rank),
             self.run_dir,
             kill,
-            here=lambda: pipe.send("here"),
+            on_reached=lambda: pipe.send("reached"),
             wait=signal.pause,
         )
-        said: str | Failure = "done"
+        message: str | Failure = "done"
         try:
             with watching(watcher):
-                self.make(self.run_dir)
+                self.train(self.run_dir)
             dist.disconnect()
         except ConfigError as error:
-            said = Failure(str(error), tuple(error.faults))
+            message = Failure(str(error), tuple(error.faults))
         except SystemExit as error:
             if error.code not in (None, 0):
-                said = Failure(f"it left with exit code {error.code}")
+                message = Failure(f"the training exited with code {error.code}")
         except BaseException as error:
             traceback.print_exc()
-            said = Failure("".join(traceback.format_exception_only(error)).strip())
-        if watcher.fit < 0 and said == "done":
-            said = Failure("it trained nothing: no Trainer.fit was called")
+            message = Failure("".join(traceback.format_exception_only(error)).strip())
+        if watcher.fit < 0 and message == "done":
+            message = Failure("nothing was trained: Trainer.fit was not called")
         os.environ.pop("STOKER_KILL_AT", None)
-        pipe.send(said)
+        pipe.send(message)
 
 
-def _heard(child: _Child) -> str | Failure:
-    """What a child says, or how it ended without a word."""
+def _receive(child: _Child) -> str | Failure:
+    """Return the message of a child, or a failure if it ended without one."""
     try:
-        said: str | Failure = child.pipe.recv()
-        return said
+        message: str | Failure = child.pipe.recv()
+        return message
     except EOFError:
         child.process.join()
-        return Failure(f"its process ended with exit code {child.process.exitcode}")
+        return Failure(f"the process ended with exit code {child.process.exitcode}")
 
 
 def _died_in_save(children: list[_Child], kill: Kill | None) -> bool:
-    """Whether a kill in a save has happened, which others may notice before we do."""
+    """Return whether a kill during a save was carried out; other ranks may notice it first."""
     if kill is None or kill.kind != "save":
         return False
     process = children[kill.rank].process
-    process.join(_SECONDS)
+    process.join(_EXIT_SECONDS)
     return process.exitcode == -signal.SIGKILL
 
 
-def _address() -> dict[str, str]:
-    """Where processes on this machine meet."""
+def _rendezvous() -> dict[str, str]:
+    """Return the environment variables of a free rendezvous address on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
-def _place(rank: int, count: int) -> dict[str, str]:
-    """A place among others, as launchers tell it."""
-    of_all = {"RANK": str(rank), "WORLD_SIZE": str(count)}
-    return of_all | {f"LOCAL_{name}": value for name, value in of_all.items()}
+def _rank_environment(rank: int, count: int) -> dict[str, str]:
+    """Return the environment variables that a launcher sets for a rank."""
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(count)}
+    return variables | {f"LOCAL_{name}": value for name, value in variables.items()}
 
 
-def _speak_into(log: Path) -> None:
-    """Standard output and error go to a file, those of worker processes too."""
+def _redirect_output(log: Path) -> None:
+    """Redirect standard output and error to a file, for worker processes too."""
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -221,7 +223,7 @@ def _speak_into(log: Path) -> None:
     faulthandler.enable(sys.stderr)
 
 
-def _as_in_a_new_process(number: int, rank: int, threads: int | None) -> None:
+def _reset_process_state(number: int, rank: int, threads: int | None) -> None:
     os.environ.pop("STOKER_KILL_AT", None)
     random.seed(number + 1000 * rank)
     np.random.seed(number + 1000 * rank)

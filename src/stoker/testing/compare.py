@@ -1,4 +1,4 @@
-"""Where two trainings part: the first difference, in the order of cause."""
+"""Find the first difference between two trainings, causes before effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,107 +6,113 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.events.writers.jsonl import read_json_lines
-from stoker.testing.record import OF_HOOK, Position, Records, Row, is_measured
+from stoker.testing.record import (
+    HOOK_TENSORS,
+    Position,
+    Record,
+    Records,
+    is_machine_dependent,
+)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first thing that is not the same.
+    """The first difference between a killed training and its reference.
 
-    Args:
-        what: in words, such as "loss at step 8".
-        wanted: how the reference has it.
-        found: how the killed training has it.
-        attempt: the attempt that made it, 0 for the first; None where that is not known.
-        suspects: values that are not saved and differ, too; one of them may be the cause.
+    Attributes:
+        what: What differs, such as "loss at step 8".
+        expected: The value in the reference.
+        actual: The value in the killed training.
+        attempt: The attempt that produced it, 0 for the first, or None if it is unknown.
+        suspects: Values that are not saved and differ too; one of them may be the cause.
     """
 
     what: str
-    wanted: str = ""
-    found: str = ""
+    expected: str = ""
+    actual: str = ""
     attempt: int | None = None
     suspects: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """In words."""
-        if self.wanted == self.found or "#" in (self.wanted[:1], self.found[:1]):
-            return self.what  # a digest tells nobody anything
-        return f"{self.what}: {self.found} instead of {self.wanted}"
+        """Return a description; digests are left out."""
+        if self.expected == self.actual or "#" in (self.expected[:1], self.actual[:1]):
+            return self.what
+        return f"{self.what}: {self.actual} instead of {self.expected}"
 
 
-class _When(NamedTuple):
-    """How early a difference is: causes come before what follows from them."""
+class _Order(NamedTuple):
+    """The order of differences: earlier steps first, then causes before effects."""
 
-    place: Position
+    position: Position
     part: int
     unexplained: bool = True
     rank: int = 0
 
 
 def first_difference(references: Sequence[Records], others: Sequence[Records]) -> Difference | None:
-    """None if both are the same, bit for bit.
+    """Return the first difference, or None if all records are the same, bit for bit.
 
     Args:
-        references: what the reference did in each process.
-        others: what the killed training did.
+        references: The records of the reference, one for each process.
+        others: The records of the killed training.
     """
     pairs = list(zip(references, others, strict=True))
     found = [
-        (when._replace(rank=rank), difference)
+        (order._replace(rank=rank), difference)
         for rank, pair in enumerate(pairs)
-        if (one := _in_steps(*pair)) is not None
-        for when, difference in [one]
+        if (in_steps := _in_steps(*pair)) is not None
+        for order, difference in [in_steps]
     ]
     if found:
-        when, difference = min(found, key=lambda one: one[0])
-        if when.unexplained:
-            difference = replace(difference, suspects=_suspects_of_all(pairs, when.place))
-        return _said_of(when.rank, difference, len(pairs))
+        order, difference = min(found, key=lambda pair: pair[0])
+        if order.unexplained:
+            difference = replace(difference, suspects=_suspects_of_all(pairs, order.position))
+        return _name_rank(order.rank, difference, len(pairs))
     if (in_files := _in_files(references[0], others[0])) is not None:
         return in_files
     for rank, pair in enumerate(pairs):
-        if (at_end := _in_the_end(*pair)) is not None:
-            return _said_of(rank, at_end, len(pairs))
+        if (at_end := _at_end(*pair)) is not None:
+            return _name_rank(rank, at_end, len(pairs))
     return None
 
 
-def _said_of(rank: int, difference: Difference, processes: int) -> Difference:
-    whose = f"rank {rank}: " if processes > 1 else ""
-    return replace(difference, what=whose + difference.what)
+def _name_rank(rank: int, difference: Difference, processes: int) -> Difference:
+    prefix = f"rank {rank}: " if processes > 1 else ""
+    return replace(difference, what=prefix + difference.what)
 
 
-def _in_steps(reference: Records, other: Records) -> tuple[_When, Difference] | None:
-    for place in sorted(reference.steps.keys() | other.steps.keys()):
-        one, two = reference.steps.get(place), other.steps.get(place)
+def _in_steps(reference: Records, other: Records) -> tuple[_Order, Difference] | None:
+    for position in sorted(reference.steps.keys() | other.steps.keys()):
+        one, two = reference.steps.get(position), other.steps.get(position)
         if one is None or two is None:
-            what = f"step {place.step}, after {place.samples} samples"
+            what = f"step {position.step}, after {position.samples} samples"
             which = "killed training" if one is None else "reference"
-            return _When(place, -1), Difference(f"{what}: only the {which} has made it")
-        if (found := _in_parts(reference, one, two, f"step {place.step}")) is not None:
-            number, what, wanted, had = found
+            return _Order(position, -1), Difference(f"{what}: only the {which} has this step")
+        if (found := _in_parts(reference, one, two, f"step {position.step}")) is not None:
+            number, what, expected, actual = found
             suspects = _suspects(reference, other, two)
-            when = _When(place, number, not suspects)
-            return when, Difference(what, wanted, had, two.attempt, suspects)
+            order = _Order(position, number, not suspects)
+            return order, Difference(what, expected, actual, two.attempt, suspects)
     return None
 
 
 def _in_parts(
-    reference: Records, one: Row, two: Row, when: str
+    reference: Records, one: Record, two: Record, when: str
 ) -> tuple[int, str, str, str] | None:
-    """The number of the first part that differs, what it is, and how both have it."""
+    """Return the index of the first part that differs, a description, and both values."""
     for number, part in enumerate(dict.fromkeys((*one.parts, *two.parts))):
-        wanted, found = one.parts.get(part, {}), two.parts.get(part, {})
-        keys = [k for k in dict.fromkeys((*wanted, *found)) if wanted.get(k) != found.get(k)]
+        expected, actual = one.parts.get(part, {}), two.parts.get(part, {})
+        keys = [k for k in dict.fromkeys((*expected, *actual)) if expected.get(k) != actual.get(k)]
         if keys:
             key = keys[0]
-            named = _batch(reference, one, two) if part == "batch" else _words(part, key, when)
-            values = wanted.get(key, "nothing"), found.get(key, "nothing")
-            return (number, named, *values)
+            is_batch = part == "batch"
+            what = _describe_batch(reference, one, two) if is_batch else _describe(part, key, when)
+            return number, what, expected.get(key, "nothing"), actual.get(key, "nothing")
     return None
 
 
-def _words(part: str, key: str, when: str) -> str:
-    part = part.replace(OF_HOOK, "hook ")
+def _describe(part: str, key: str, when: str) -> str:
+    part = part.replace(HOOK_TENSORS, "hook ")
     if part == "loss":
         return f"loss at {when}"
     if part in ("RNG", "RNG before"):
@@ -116,39 +122,40 @@ def _words(part: str, key: str, when: str) -> str:
     return f"{part}: {key} after {when}"
 
 
-def _batch(reference: Records, one: Row, two: Row) -> str:
-    """Another batch, or the same one with other contents, as far as can be told."""
-    wanted, found = one.parts["batch"], two.parts["batch"]
-    where = f"in epoch {one.epoch} at step {one.place.step}"
-    for place, row in reference.steps.items():
-        if row.parts["batch"] == found:
-            return f"batch order {where} (it saw the batches of step {place.step})"
-    same = [key for key in wanted if wanted[key] == found.get(key)]
+def _describe_batch(reference: Records, one: Record, two: Record) -> str:
+    """Describe whether another batch was seen, or the same batch with other contents."""
+    expected, actual = one.parts["batch"], two.parts["batch"]
+    where = f"in epoch {one.epoch} at step {one.position.step}"
+    for position, record in reference.steps.items():
+        if record.parts["batch"] == actual:
+            return f"batch order {where} (it used the batches of step {position.step})"
+    same = [key for key in expected if expected[key] == actual.get(key)]
     return f"batch contents {where}" if same else f"batch order or contents {where}"
 
 
-def _suspects(reference: Records, other: Records, until: Row) -> tuple[str, ...]:
-    """Plain attributes that differ at the earliest step of the attempt at which any does."""
-    for place in sorted(other.steps):
-        row = other.steps[place]
-        if row.attempt != until.attempt or place > until.place or place not in reference.steps:
+def _suspects(reference: Records, other: Records, until: Record) -> tuple[str, ...]:
+    """Return the unsaved values that differ at the first step of the attempt where any does."""
+    for position, record in sorted(other.steps.items(), key=lambda item: item[0]):
+        if record.attempt != until.attempt or position > until.position:
             continue
-        wanted = reference.steps[place].plain
-        names = [
-            n for n in dict.fromkeys((*wanted, *row.plain)) if wanted.get(n) != row.plain.get(n)
-        ]
-        if names:
-            return tuple(names)
+        if position not in reference.steps:
+            continue
+        expected, actual = reference.steps[position].unsaved, record.unsaved
+        names = dict.fromkeys((*expected, *actual))
+        if differing := [name for name in names if expected.get(name) != actual.get(name)]:
+            return tuple(differing)
     return ()
 
 
-def _suspects_of_all(pairs: Sequence[tuple[Records, Records]], place: Position) -> tuple[str, ...]:
-    """Those of each process, where the one that differs first has none."""
+def _suspects_of_all(
+    pairs: Sequence[tuple[Records, Records]], position: Position
+) -> tuple[str, ...]:
+    """Return the suspects of all ranks, for a rank that differs first and has none itself."""
     found: list[str] = []
     for rank, (reference, other) in enumerate(pairs):
-        until = [row for one, row in other.steps.items() if one.step == place.step]
-        for row in until[-1:]:
-            found += [f"rank {rank}: {name}" for name in _suspects(reference, other, row)]
+        until = [record for one, record in other.steps.items() if one.step == position.step]
+        for record in until[-1:]:
+            found += [f"rank {rank}: {name}" for name in _suspects(reference, other, record)]
     return tuple(found)
 
 
@@ -170,28 +177,32 @@ def _in_files(reference: Records, other: Records) -> Difference | None:
 
 def _lines(path: Path) -> list[dict[str, float]]:
     return [
-        {name: value for name, value in row.items() if name != "time" and not is_measured(name)}
+        {
+            name: value
+            for name, value in row.items()
+            if name != "time" and not is_machine_dependent(name)
+        }
         for row in read_json_lines(path)
     ]
 
 
-def _in_the_end(reference: Records, other: Records) -> Difference | None:
+def _at_end(reference: Records, other: Records) -> Difference | None:
     for fit, one in reference.ends.items():
         two = other.ends.get(fit)
         if two is None:
-            return Difference("the end of the training: only the reference came to it")
+            return Difference("the end of the training: only the reference reached it")
         if (found := _in_parts(reference, one, two, "the end")) is not None:
             return Difference(*found[1:], attempt=two.attempt)
     return None
 
 
 def compared(references: Sequence[Records]) -> dict[str, int]:
-    """How much of each part there was to compare, in all processes."""
-    rows = [row for one in references for row in (*one.steps.values(), *one.ends.values())]
+    """Return how many values of each part were compared, over all processes."""
+    records = [record for one in references for record in (*one.steps.values(), *one.ends.values())]
     counts: dict[str, int] = {}
-    for row in rows:
-        for part, values in row.parts.items():
-            name = "hook states" if part.startswith(("hook ", OF_HOOK)) else part
+    for record in records:
+        for part, values in record.parts.items():
+            name = "hook states" if part.startswith(("hook ", HOOK_TENSORS)) else part
             counts[name] = counts.get(name, 0) + len(values)
     lines = [
         _lines(f / "metrics.jsonl")

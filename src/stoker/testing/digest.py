@@ -1,4 +1,4 @@
-"""Values as short marks: the same bits give the same mark, in every process."""
+"""Digests and fingerprints of values: the same bits give the same digest in every process."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -12,28 +12,51 @@ from torch import Tensor
 from stoker.core.tree import local_part
 
 _SCALARS = (bool, int, float, str, type(None))
-_DEEPEST = 20
-"""Objects may hold each other in a circle."""
 
-_LONGEST = 60
-"""A text, or a list of plain values, that is longer is marked as a whole."""
+_MAX_DEPTH = 20
+"""A limit for objects that refer to each other."""
+
+_MAX_LENGTH = 60
+"""Longer texts, and longer lists of plain values, get one digest."""
 
 
-def mark(value: Any) -> str:
-    """A scalar as people read it, anything else as ``#`` and a digest of its bits.
+def fingerprint(value: Any) -> str:
+    """Return a scalar in readable form, or ``#`` and the digest of any other value.
 
-    Of a tensor that several processes share, the part of this one.
+    For a tensor that is sharded across processes, only the local shard counts.
     """
     value = local_part(value)
-    if type(value) in _SCALARS and len(text := repr(value)) <= _LONGEST:
+    if type(value) in _SCALARS and len(text := repr(value)) <= _MAX_LENGTH:
         return text
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         return f"{value.item()!r} ({str(value.dtype).removeprefix('torch.')})"
     return f"#{digest(value)}"
 
 
+def fingerprints(
+    value: Any, keep: Callable[[Any], bool] = lambda _: True, path: str = ""
+) -> dict[str, str]:
+    """Return the fingerprint of every leaf by its path: ``{"state.0.exp_avg": "#9f…"}``.
+
+    Args:
+        value: A tree of mappings and sequences.
+        keep: Selects the leaves to include.
+        path: The path of the tree itself.
+    """
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple) and not _is_long_list(value):
+        items = list(enumerate(value))
+    else:
+        return {path: fingerprint(value)} if keep(value) else {}
+    found: dict[str, str] = {}
+    for key, item in items:
+        found |= fingerprints(item, keep, f"{path}.{key}" if path else str(key))
+    return found
+
+
 def digest(value: Any) -> str:
-    """16 digits that stand for the bits of a value, whatever it is made of."""
+    """Return 16 hexadecimal digits that identify the bits of any value."""
     checksum = xxhash.xxh3_64()
     for piece in _pieces(value):
         checksum.update(piece)
@@ -41,35 +64,13 @@ def digest(value: Any) -> str:
     return str(checksum.hexdigest())
 
 
-def marks(
-    value: Any, keep: Callable[[Any], bool] = lambda _: True, path: str = ""
-) -> dict[str, str]:
-    """The mark of every leaf of a tree, by its place: ``{"state.0.exp_avg": "#9f…"}``.
-
-    Args:
-        value: the tree.
-        keep: which leaves count.
-        path: the place of the tree itself.
-    """
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, list | tuple) and not _is_long(value):
-        items = list(enumerate(value))
-    else:
-        return {path: mark(value)} if keep(value) else {}
-    found: dict[str, str] = {}
-    for key, item in items:
-        found |= marks(item, keep, f"{path}.{key}" if path else str(key))
-    return found
-
-
-def _is_long(value: Any) -> bool:
-    if type(value) not in (list, tuple) or len(value) <= _LONGEST:
+def _is_long_list(value: Any) -> bool:
+    if type(value) not in (list, tuple) or len(value) <= _MAX_LENGTH:
         return False
     return all(type(item) in _SCALARS for item in value)
 
 
-def _pieces(value: Any, depth: int = _DEEPEST) -> Iterator[bytes | memoryview]:
+def _pieces(value: Any, depth: int = _MAX_DEPTH) -> Iterator[bytes | memoryview]:
     value = local_part(value)
     yield type(value).__name__.encode()
     if isinstance(value, Tensor):
@@ -78,21 +79,21 @@ def _pieces(value: Any, depth: int = _DEEPEST) -> Iterator[bytes | memoryview]:
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
         yield f"{value.dtype}{value.shape}".encode()
         yield value.tobytes()
-    elif isinstance(value, (*_SCALARS, bytes, complex)) or _is_long(value):
+    elif isinstance(value, (*_SCALARS, bytes, complex)) or _is_long_list(value):
         yield repr(value).encode()
     elif isinstance(value, Set):
         yield from sorted(digest(item).encode() for item in value)
     elif depth:
-        for item in _parts(value):
+        for item in _members(value):
             yield from _pieces(item, depth - 1)
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """What a container or an object holds; nothing that has an address for a name."""
+def _members(value: Any) -> Iterator[Any]:
+    """Yield what a container or an object holds, without functions, whose repr is an address."""
     if isinstance(value, Mapping):
         for pair in value.items():
             yield from pair
-    elif (state := generator_state(value)) is not None:
+    elif (state := _generator_state(value)) is not None:
         yield state
     elif hasattr(value, "__iter__") and hasattr(value, "__len__"):
         yield from value
@@ -100,8 +101,8 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (pair for pair in vars(value).items() if not callable(pair[1]))
 
 
-def generator_state(value: Any) -> Any:
-    """The state of a generator of random numbers; None if it is none."""
+def _generator_state(value: Any) -> Any:
+    """Return the state of a random number generator, or None for any other value."""
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):

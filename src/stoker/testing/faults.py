@@ -1,7 +1,7 @@
-"""Faults on purpose: damaged files, bad disks, and signals.
+"""Fault injection: damaged files, failing disks, and signals.
 
-Functions damage what is there; context managers make something fail for as long as they last. All
-of them act in this process, and in those that are forked meanwhile.
+Functions damage existing files. Context managers make something fail inside their block, in this
+process and in processes forked from it.
 """
 
 import errno
@@ -19,11 +19,11 @@ _Write = Callable[[int, Any], int]
 
 
 def flip_bit(path: str | Path, bit: int | None = None) -> None:
-    """Turn over one bit of a file: the one in the middle, unless its number is given."""
+    """Flip one bit of a file: the given one, or one in the middle."""
     path = Path(path)
     data = bytearray(path.read_bytes())
     if not data:
-        raise ValueError(f"'{path}' is empty: it has no bit to flip")
+        raise ValueError(f"'{path}' is empty, so it has no bit to flip")
     bit = len(data) * 4 if bit is None else bit
     data[bit // 8] ^= 1 << bit % 8
     with path.open("rb+") as file:
@@ -31,23 +31,22 @@ def flip_bit(path: str | Path, bit: int | None = None) -> None:
 
 
 def truncate(path: str | Path, size: int | None = None) -> None:
-    """Cut a file off, in its middle unless a size is given; negative ones count from the end."""
-    whole = os.path.getsize(path)
-    size = whole // 2 if size is None else size
-    os.truncate(path, size if size >= 0 else max(0, whole + size))
+    """Truncate a file to a size, by default to half; a negative size counts from the end."""
+    total = os.path.getsize(path)
+    size = total // 2 if size is None else size
+    os.truncate(path, size if size >= 0 else max(0, total + size))
 
 
 def remove(path: str | Path) -> None:
-    """Take a file away."""
+    """Delete a file."""
     os.unlink(path)
 
 
 @contextmanager
 def read_only(folder: str | Path) -> Iterator[None]:
-    """Within it, nothing can be written to a folder and those in it.
+    """Make a folder and its subfolders read-only.
 
-    Root may write all the same, so where this process is root's, `failing_writes` with
-    ``errno.EROFS`` is the fault to use.
+    This does not stop root: in a process of root use `failing_writes` with ``errno.EROFS``.
     """
     folder = Path(folder)
     folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
@@ -65,17 +64,17 @@ def read_only(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def disk_full(after: int = 0) -> Iterator[None]:
-    """Within it, there is room for so many bytes more in checkpoints, then for none."""
+    """Make the disk full for checkpoints after this many more bytes."""
     with failing_writes(errno.ENOSPC, after):
         yield
 
 
 @contextmanager
 def failing_writes(number: int, after: int = 0) -> Iterator[None]:
-    """Within it, what is written with `os.write` fails after so many bytes, with that error.
+    """Make `os.write` to files fail with error ``number`` after this many bytes.
 
-    The write that comes over the limit is done in part, as a disk does it. Files that are opened
-    with `open` are not concerned; `file_size_limit` is for those.
+    The write that exceeds the limit is partial, as on a real disk. Files opened with `open` are not
+    affected; use `file_size_limit` for those.
     """
     left, lock = after, threading.Lock()
 
@@ -89,52 +88,52 @@ def failing_writes(number: int, after: int = 0) -> Iterator[None]:
             left -= taken
         return real(file, view[:taken])
 
-    with _writing(write):
+    with _replaced_write(write):
         yield
 
 
 @contextmanager
 def slow_disk(seconds: float = 0.1) -> Iterator[None]:
-    """Within it, every `os.write` to a file takes so much longer."""
+    """Delay every `os.write` to a file."""
 
     def write(real: _Write, file: int, data: Any) -> int:
         sleep(seconds)
         return real(file, data)
 
-    with _writing(write):
+    with _replaced_write(write):
         yield
 
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Within it, the system lets no file grow beyond a size, whoever writes it (POSIX only)."""
+    """Limit the size of files in bytes, however they are written (POSIX only)."""
     import resource
 
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error, not the end
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # raise OSError instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
         signal.signal(signal.SIGXFSZ, handler)
 
 
 def terminate(pid: int | None = None) -> None:
-    """Send SIGTERM, as a machine does that is wanted by others; to this process unless said."""
+    """Send SIGTERM to a process, by default this one, as a preempted machine does."""
     os.kill(os.getpid() if pid is None else pid, signal.SIGTERM)
 
 
 @contextmanager
-def _writing(write: Callable[[_Write, int, Any], int]) -> Iterator[None]:
-    """Within it, `os.write` to a regular file goes another way; pipes and terminals do not."""
+def _replaced_write(write: Callable[[_Write, int, Any], int]) -> Iterator[None]:
+    """Replace `os.write` to regular files, but not to pipes and terminals."""
     real = os.write
 
-    def instead(file: int, data: Any) -> int:
+    def replacement(file: int, data: Any) -> int:
         regular = stat.S_ISREG(os.fstat(file).st_mode)
         return write(real, file, data) if regular else real(file, data)
 
-    os.write = instead
+    os.write = replacement
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""When a training is killed: moments of four kinds, spread over its steps."""
+"""Plan when to kill a training: moments of four kinds, spread over its steps."""
 
 import os
 import random
@@ -24,93 +24,95 @@ _POINTS = {
         "verified",
     ),
 }
-"""The points of each kind; those of a save are the ones of `stoker.storage.crash_points`."""
+"""The points of each kind; those of a save are from `stoker.storage.crash_points`."""
 
-_SAVE_OF_OTHERS = ("partial-made", "file-written:1", "file-synced:1", "file-synced:2")
-"""What ranks from 1 on do of a save; rank 0 makes a checkpoint of their files."""
+_SAVE_POINTS_OF_OTHER_RANKS = ("partial-made", "file-written:1", "file-synced:1", "file-synced:2")
+"""The points of a save on ranks other than 0, which only write their own files."""
 
-_KILL_AT = "STOKER_KILL_AT"
+_KILL_AT_VARIABLE = "STOKER_KILL_AT"
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A moment to be killed at: the first of its kind that comes from a step on."""
+    """A moment to kill a rank: the first of its kind at or after a position."""
 
-    place: Position
+    position: Position
     kind: str
     point: str
     rank: int = 0
 
     def __str__(self) -> str:
-        """In words."""
-        what = {
-            "step": f"in a step, at {self.point}",
-            "eval": f"in a validation, at {self.point}",
-            "data": "while a batch was fetched",
-            "save": f"in a save, at {self.point}",
+        """Return a description."""
+        descriptions = {
+            "step": f"during a step, at {self.point}",
+            "eval": f"during a validation, at {self.point}",
+            "data": "while fetching a batch",
+            "save": f"during a save, at {self.point}",
         }
-        return what[self.kind]
+        return descriptions[self.kind]
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Refuse what is no kind of moment.
+    """Check the kinds of moments.
 
     Raises:
-        ValueError: naming it.
+        ValueError: A kind is unknown, or there is none.
     """
     for kind in kinds:
         if kind not in KINDS:
             near = did_you_mean(kind, KINDS)
-            raise ValueError(f"a run cannot be killed at {kind!r}{near} (it takes {KINDS})")
+            raise ValueError(f"unknown kind of moment {kind!r}{near} (kinds: {', '.join(KINDS)})")
     if not kinds:
-        raise ValueError(f"there is no moment to be killed at: give some of {KINDS}")
+        raise ValueError(f"no kind of moment was given: pass one or more of {', '.join(KINDS)}")
 
 
-def plan(references: Sequence[Records], count: int, kinds: Sequence[str], seed: int) -> list[Kill]:
-    """So many moments, spread over what the reference did; the same for the same seed.
+def plan_kills(
+    references: Sequence[Records], count: int, kinds: Sequence[str], seed: int
+) -> list[Kill]:
+    """Return kills spread over the steps of the reference run.
 
     Args:
-        references: what it did in each process.
-        count: how many moments.
-        kinds: of which kinds, by turns.
-        seed: of what is drawn.
+        references: The records of the reference, one for each process.
+        count: How many kills to plan.
+        kinds: The kinds of moments, used in turn.
+        seed: The same seed gives the same kills.
     """
     steps, evals = sorted(references[0].steps), sorted(references[0].evals)
     possible = [kind for kind in kinds if kind != "eval" or evals]
     if not steps or not possible:
         return []
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     kills = []
     for number in range(count):
         low, high = number * len(steps) // count, (number + 1) * len(steps) // count
-        place = steps[draw.randrange(low, max(high, low + 1))]
+        position = steps[rng.randrange(low, max(high, low + 1))]
         kind = possible[number % len(possible)]
         if kind == "eval":
-            place = next((one for one in evals if one >= place), evals[-1])
-        rank = draw.randrange(len(references)) if len(references) > 1 else 0
-        point = draw.choice(_points(kind, rank, references[rank]))
-        kills.append(Kill(place, kind, point, rank))
-    return sorted(kills, key=lambda kill: kill.place)
+            position = next((later for later in evals if later >= position), evals[-1])
+        rank = rng.randrange(len(references)) if len(references) > 1 else 0
+        point = rng.choice(_points(kind, rank, references[rank]))
+        kills.append(Kill(position, kind, point, rank))
+    return sorted(kills, key=lambda kill: kill.position)
 
 
 def _points(kind: str, rank: int, reference: Records) -> Sequence[str]:
-    """Those that a process comes to."""
+    """Return the points of a kind that a rank reaches."""
     if kind == "save" and rank > 0:
-        return _SAVE_OF_OTHERS
+        return _SAVE_POINTS_OF_OTHER_RANKS
     return [p for p in _POINTS[kind] if p != "after_forward" or reference.has_losses]
 
 
-class Doomed(Recorder):
-    """Records, and at its moment says so and stands still until it is killed from outside.
+class KillableRecorder(Recorder):
+    """Record a training, and at the moment of a kill, wait to be killed from outside.
 
-    A save is the exception: the commit protocol ends its own process, with the same signal.
+    For a kill during a save, the commit protocol kills its own process with the same signal.
 
     Args:
-        path: the file of its records.
-        folder: below which the run must keep its checkpoints.
-        kill: the moment, None for never.
-        here: tells that it has come.
-        wait: stands still.
+        path: The file of the records.
+        folder: The folder that must contain the checkpoints of the run.
+        kill: The moment, or None to only record.
+        on_reached: Called when the moment is reached.
+        wait: Blocks until the process is killed.
     """
 
     def __init__(
@@ -118,40 +120,40 @@ class Doomed(Recorder):
         path: Path,
         folder: Path,
         kill: Kill | None,
-        here: Callable[[], None],
+        on_reached: Callable[[], None],
         wait: Callable[[], None],
     ) -> None:
         super().__init__(path, folder)
-        self._kill, self._here, self._wait = kill, here, wait
-        self._has_told = False
+        self._kill, self._on_reached, self._wait = kill, on_reached, wait
+        self._reached = False
 
-    def fetches(self, run: Run) -> None:
-        """Say so and go on: the signal comes while a batch is read, or just after."""
-        if self._due("fetch", run.step + 1):
-            self._here()
-            self._has_told = True
+    def before_fetch(self, run: Run) -> None:
+        """Report the moment and continue: the signal arrives during the fetch or just after."""
+        if self._is_due("fetch", run.step + 1):
+            self._on_reached()
+            self._reached = True
 
-    def fetched(self, run: Run) -> None:
-        """It was read before the signal came."""
-        if self._has_told:
+    def after_fetch(self, run: Run) -> None:
+        """Wait for a signal that did not arrive during the fetch."""
+        if self._reached:
             self._wait()
 
     def after(self, point: str, run: Run) -> None:
-        """Record, then see whether this is the moment."""
+        """Record, then wait if this is the moment of the kill."""
         super().after(point, run)
         if run.task != "fit" or self._kill is None or point == "after_run":
             return
-        if self._kill.kind == "save" and point == "before_step" and self._has_come(run.step + 1):
-            os.environ.setdefault(_KILL_AT, self._kill.point)
+        if self._kill.kind == "save" and point == "before_step" and self._is_reached(run.step + 1):
+            os.environ.setdefault(_KILL_AT_VARIABLE, self._kill.point)
         counted = point.startswith(("after_step", "before_val", "after_val"))
-        if self._due(point, run.step if counted else run.step + 1):
-            self._here()
+        if self._is_due(point, run.step if counted else run.step + 1):
+            self._on_reached()
             self._wait()
 
-    def _due(self, point: str, step: int) -> bool:
-        return self._kill is not None and self._kill.point == point and self._has_come(step)
+    def _is_due(self, point: str, step: int) -> bool:
+        return self._kill is not None and self._kill.point == point and self._is_reached(step)
 
-    def _has_come(self, step: int) -> bool:
+    def _is_reached(self, step: int) -> bool:
         assert self._kill is not None
-        place = self._kill.place
-        return (self.fit, step) >= (place.fit, place.step)
+        position = self._kill.position
+        return (self.fit, step) >= (position.fit, position.step)

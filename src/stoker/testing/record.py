@@ -1,4 +1,4 @@
-"""What a training did, step by step, in marks: written by it, read by whoever compares."""
+"""Record the steps of a training as fingerprints, and read such records."""
 
 import json
 import os
@@ -14,33 +14,34 @@ from stoker.core.seed import random_state
 from stoker.hooks import Write
 from stoker.resume.capture import RunState
 from stoker.run import Run
-from stoker.testing.digest import mark, marks
-from stoker.testing.suspects import unsaved
+from stoker.testing.digest import fingerprint, fingerprints
+from stoker.testing.unsaved_state import unsaved_values
 from stoker.testing.watcher import Watcher
 
 Parts: TypeAlias = dict[str, dict[str, str]]
-"""Marks by part and place: ``{"weights": {"0.bias": "9f…"}}``, in the order of cause."""
+"""Fingerprints by part and path, causes before effects: ``{"weights": {"0.bias": "#9f…"}}``."""
 
-OF_HOOK = "tensors of hook "
-"""What hooks hold as tensors mostly follows from weights; other values may steer them."""
+HOOK_TENSORS = "tensors of hook "
+"""Tensors of hooks come after the weights, which they usually follow from; other hook state comes
+before, because it may affect the weights."""
 
-_MEASURED = ("time/", "memory/", "samples/s", "tokens/s")
+_MACHINE_DEPENDENT = ("time/", "memory/", "samples/s", "tokens/s")
 
 
-def is_measured(name: str) -> bool:
-    """Whether a result is about the machine, so that no two runs have the same."""
-    return name.startswith(_MEASURED)
+def is_machine_dependent(name: str) -> bool:
+    """Return whether a result measures the machine, so that it differs between equal runs."""
+    return name.startswith(_MACHINE_DEPENDENT)
 
 
 class Recorder(Watcher):
-    """Appends a line per step, per validation and per fit to a file outside the run folder.
+    """Append one line per step, validation and fit to a file outside the run folder.
 
-    Nothing is drawn, changed or kept: states are read the way a checkpoint reads them, and only
-    their marks are written. Nothing is lost by a kill but a torn last line.
+    Recording does not affect the training: it reads state the way a checkpoint does and writes
+    only fingerprints. A kill can only damage the last line.
 
     Args:
-        path: the file; each attempt has its own.
-        folder: below which the run must keep its checkpoints.
+        path: The file, one for each attempt.
+        folder: The folder that must contain the checkpoints of the run.
     """
 
     def __init__(self, path: Path, folder: Path) -> None:
@@ -50,18 +51,19 @@ class Recorder(Watcher):
         self._pending: Parts = {}
         self.fit = -1
 
-    def begins(self, state: RunState, saves_to: Path) -> None:
-        """Another fit of the same program."""
-        if not saves_to.absolute().is_relative_to(self._folder.absolute()):
+    def on_fit(self, state: RunState, checkpoint_dir: Path) -> None:
+        """Start recording the next fit of the program."""
+        if not checkpoint_dir.absolute().is_relative_to(self._folder.absolute()):
             raise ConfigError(
-                f"the run keeps its checkpoints in '{saves_to}', not in the folder it was given "
-                f"('{self._folder}'): a killed run would go on from those of another one"
+                f"the run saves its checkpoints to '{checkpoint_dir}', which is outside the run "
+                f"folder it was given ('{self._folder}'): a killed run could resume from the "
+                "checkpoints of another run"
             )
         self._state = state
         self.fit += 1
 
     def before(self, point: str, run: Run) -> None:
-        """Mark what comes into a step."""
+        """Record the inputs of a step."""
         if self._state is None or run.task != "fit":
             return
         if point == "before_train":
@@ -69,16 +71,16 @@ class Recorder(Watcher):
         elif point == "before_val":
             self._write("eval", run)
         elif point == "before_step":
-            self._pending = {"batch": marks(list(run.batches)), "RNG before": _random()}
+            self._pending = {"batch": fingerprints(list(run.batches)), "RNG before": _rng()}
 
     def after(self, point: str, run: Run) -> None:
-        """Mark what a step, or the whole fit, has made."""
+        """Record the result of a step or of the fit."""
         if self._state is None or run.task != "fit":
             return
         if point == "after_step":
             loss = run.loss if run.outputs else None
-            parts = {**self._pending, "loss": {"": mark(loss)}, **self._parts(self._state)}
-            self._write("step", run, parts=parts, plain=unsaved(self._state))
+            parts = {**self._pending, "loss": {"": fingerprint(loss)}, **self._parts(self._state)}
+            self._write("step", run, parts=parts, unsaved=unsaved_values(self._state))
         elif point == "after_run" and run.error is None:
             parts = self._parts(self._state)
             self._write("end", run, parts=parts, folder=str(run.dir))
@@ -86,49 +88,56 @@ class Recorder(Watcher):
 
     def _parts(self, state: RunState) -> Parts:
         tree, run = state.shared("within", 0, None), state.run
-        own = state.own(None)  # of rank 0, what others have here is among what is shared
+        own = state.own(None)  # on rank 0 this is part of the shared state
         engine = tree["engine"]
-        groups, rest = _divided(engine["optimizers"])
+        settings, rest = _split_optimizers(engine["optimizers"])
         states = tree["hooks"] | own.get("hooks", {})
-        hooks = {hook.name: _compared(hook, states[hook.name]) for hook in state.hooks}
-        results = {n: v for n, v in run.metrics.items() if not is_measured(n)}
-        rows = [{n: v for n, v in row.items() if not is_measured(n)} for row in state.history]
+        hooks = {hook.name: _comparable(hook, states[hook.name]) for hook in state.hooks}
+        results = {n: v for n, v in run.metrics.items() if not is_machine_dependent(n)}
+        rows = [
+            {n: v for n, v in row.items() if not is_machine_dependent(n)} for row in state.history
+        ]
         return {
-            "RNG": _random(),
-            "optimizer settings": marks(groups),
-            **{f"hook {name}": marks(own, _is_plain) for name, own in hooks.items()},
-            "step owner": marks((tree | own)["step_owner"]),
-            "weights": marks(dict(tree["model"])),
-            "criterion": marks(engine["criterion"]),
-            "optimizer": marks(rest),
-            "LR scheduler": marks(engine["lr_schedulers"]),
-            "loss scaler": marks(engine["scaler"]),
-            "counters": marks({name: getattr(run, name) for name in ("step", "epoch", "samples")}),
-            **{f"{OF_HOOK}{name}": marks(own, _is_tensor) for name, own in hooks.items()},
-            "results": marks(results),
-            "history": marks(rows),
+            "RNG": _rng(),
+            "optimizer settings": fingerprints(settings),
+            **{f"hook {name}": fingerprints(hook, _is_plain) for name, hook in hooks.items()},
+            "step owner": fingerprints((tree | own)["step_owner"]),
+            "weights": fingerprints(dict(tree["model"])),
+            "criterion": fingerprints(engine["criterion"]),
+            "optimizer": fingerprints(rest),
+            "LR scheduler": fingerprints(engine["lr_schedulers"]),
+            "loss scaler": fingerprints(engine["scaler"]),
+            "counters": fingerprints(
+                {name: getattr(run, name) for name in ("step", "epoch", "samples")}
+            ),
+            **{
+                f"{HOOK_TENSORS}{name}": fingerprints(hook, _is_tensor)
+                for name, hook in hooks.items()
+            },
+            "results": fingerprints(results),
+            "history": fingerprints(rows),
         }
 
     def _write(self, kind: str, run: Run, **more: Any) -> None:
-        place = {"fit": self.fit, "step": run.step, "samples": run.samples}
-        row = {"kind": kind, **place, "epoch": run.current_epoch, **more}
+        position = {"fit": self.fit, "step": run.step, "samples": run.samples}
+        row = {"kind": kind, **position, "epoch": run.current_epoch, **more}
         os.write(self._file, (json.dumps(row) + "\n").encode())
 
 
-def _random() -> dict[str, str]:
-    return {name: mark(state) for name, state in random_state().items()}
+def _rng() -> dict[str, str]:
+    return {name: fingerprint(state) for name, state in random_state().items()}
 
 
-def _divided(optimizers: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Rates and other settings, which hooks may change, apart from what optimizers gather."""
-    groups = {f"{name}param_groups": one["param_groups"] for name, one in optimizers.items()}
+def _split_optimizers(optimizers: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate settings such as the LR, which hooks may change, from the optimizers' state."""
+    settings = {f"{name}param_groups": one["param_groups"] for name, one in optimizers.items()}
     rest = {
         f"{name}{key}": value
         for name, one in optimizers.items()
         for key, value in one.items()
         if key != "param_groups"
     }
-    return groups, rest
+    return settings, rest
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -139,8 +148,8 @@ def _is_plain(leaf: Any) -> bool:
     return not _is_tensor(leaf)
 
 
-def _compared(hook: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """Without the lengths of files that hold times."""
+def _comparable(hook: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a hook without the lengths of files that contain times."""
     if isinstance(hook, Write):
         return {key: value for key, value in state.items() if key != "lengths"}
     return state
@@ -148,7 +157,7 @@ def _compared(hook: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """A step of a program: which fit, which step, and the samples until then."""
+    """A step of a program: the number of the fit, the step, and the samples so far."""
 
     fit: int
     step: int
@@ -156,70 +165,70 @@ class Position:
 
 
 @dataclass
-class Row:
-    """The marks of a step, or of the end of a fit."""
+class Record:
+    """The fingerprints of a step, or of the end of a fit."""
 
-    place: Position
+    position: Position
     epoch: int
     attempt: int
     parts: Parts
-    plain: dict[str, str] = field(default_factory=dict)
+    unsaved: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Records:
-    """What one training did over all its attempts."""
+    """The records of one training over all its attempts."""
 
-    steps: dict[Position, Row] = field(default_factory=dict)
+    steps: dict[Position, Record] = field(default_factory=dict)
     evals: list[Position] = field(default_factory=list)
-    ends: dict[int, Row] = field(default_factory=dict)
+    ends: dict[int, Record] = field(default_factory=dict)
     folders: dict[int, Path] = field(default_factory=dict)
-    came_from: dict[int, int] = field(default_factory=dict)
-    """The step that each attempt began at, in the last fit that it came to."""
+    resumed_from: dict[int, int] = field(default_factory=dict)
+    """The step at which each attempt started, in the last fit it reached."""
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> "Records":
-        """Read the files of attempts in their order; a later one supersedes an earlier one.
+        """Read the files of all attempts in order; a later attempt supersedes an earlier one.
 
-        What an attempt did after the checkpoint that the next one goes on from does not count.
+        The steps of an attempt after the checkpoint that the next one resumes from do not count.
         """
         records = cls()
         for attempt, path in enumerate(paths):
             for row in _rows(path):
-                records._take(row, attempt)
+                records._add(row, attempt)
         return records
 
     @property
     def has_losses(self) -> bool:
-        """Whether the process sees losses, as every one does but the first stages of a pipeline."""
+        """Whether the process computes losses; only the last stages of a pipeline do."""
         return any(row.parts["loss"] != {"": "None"} for row in self.steps.values())
 
     @property
     def last_step(self) -> int:
-        """The last step that was finished."""
-        made = max(self.steps, default=None)
-        return made.step if made is not None else max(self.came_from.values(), default=0)
+        """The last finished step."""
+        last = max(self.steps, default=None)
+        return last.step if last is not None else max(self.resumed_from.values(), default=0)
 
-    def _take(self, row: dict[str, Any], attempt: int) -> None:
-        place = Position(row["fit"], row["step"], row["samples"])
+    def _add(self, row: dict[str, Any], attempt: int) -> None:
+        position = Position(row["fit"], row["step"], row["samples"])
         if row["kind"] == "begin":
-            gone = [one for one in self.steps if one.fit == place.fit and one > place]
-            for one in gone:
-                del self.steps[one]
-            self.came_from[attempt] = place.step
+            for later in [p for p in self.steps if p.fit == position.fit and p > position]:
+                del self.steps[later]
+            self.resumed_from[attempt] = position.step
         elif row["kind"] == "eval":
-            self.evals.append(place)
+            self.evals.append(position)
         else:
-            made = Row(place, row["epoch"], attempt, row["parts"], row.get("plain", {}))
+            unsaved = row.get("unsaved", {})
+            record = Record(position, row["epoch"], attempt, row["parts"], unsaved)
             if row["kind"] == "step":
-                self.steps[place] = made
+                self.steps[position] = record
             else:
-                self.ends[place.fit] = made
-                self.folders[place.fit] = Path(row["folder"])
+                self.ends[position.fit] = record
+                self.folders[position.fit] = Path(row["folder"])
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that are whole."""
+    """Yield the complete lines of a file."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for line in text.split("\n")[:-1]:
         yield json.loads(line)

@@ -1,11 +1,11 @@
-"""Looking into trainings that others start: every `Trainer` made within has a watcher.
+"""Watch every `Trainer` that other code creates.
 
-Two names of `stoker.trainer` stand for something else meanwhile, in this process alone:
+`watching` replaces two names of `stoker.trainer` in this process for the duration of a block:
 
-    HookList    the same list, with the watcher's calls before and after those of all hooks. The
-                watcher is no hook: it has no name, no priority and no state, so what is saved and
-                what hooks see of each other is as without it.
-    Keeper      tells the watcher how the run is taken down, and when it waits for data.
+    HookList             calls the watcher before and after all hooks. The watcher is not a hook: it
+                         has no name, priority or state, so it changes neither what is saved nor
+                         what hooks see of each other.
+    CheckpointManager    notifies the watcher when a fit starts and when batches are fetched.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,43 +24,43 @@ from stoker.run import Run
 
 
 class Watcher:
-    """What may be done at each moment; nothing, unless overridden."""
+    """Methods that are called while a training runs; override those you need."""
 
-    def begins(self, state: RunState, saves_to: Path) -> None:
-        """A fit begins; ``saves_to`` is where it keeps its checkpoints."""
+    def on_fit(self, state: RunState, checkpoint_dir: Path) -> None:
+        """Handle the start of a fit, which saves its checkpoints to ``checkpoint_dir``."""
 
     def before(self, point: str, run: Run) -> None:
-        """The run is at a point, and no hook has been called yet."""
+        """Handle a point before all hooks."""
 
     def after(self, point: str, run: Run) -> None:
-        """The run is at a point, and all hooks have been called."""
+        """Handle a point after all hooks."""
 
-    def fetches(self, run: Run) -> None:
-        """The batches of a step are about to be fetched."""
+    def before_fetch(self, run: Run) -> None:
+        """Handle the moment before the batches of a step are fetched."""
 
-    def fetched(self, run: Run) -> None:
-        """They are there; no hook has seen them."""
+    def after_fetch(self, run: Run) -> None:
+        """Handle the moment after the batches of a step are fetched, before any hook."""
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Within it, trainers that are made are watched.
+    """Watch all trainers that are created in the block.
 
     Raises:
-        ConfigError: from `fit`, for a run that saves nothing and so can never go on.
+        ConfigError: From `fit`, if the run saves no checkpoints and can never be resumed.
     """
 
-    class Hooks(HookList):
-        """The watcher before and after all hooks."""
+    class WatchedHookList(HookList):
+        """Calls the watcher before and after all hooks."""
 
         def __init__(self, hooks: Iterable[Hook | None], run: Run) -> None:
             super().__init__(hooks, run)
             for point in POINTS:
-                first, last = _call(watcher.before, point), _call(watcher.after, point)
+                first, last = _bind(watcher.before, point), _bind(watcher.after, point)
                 self.calls[point] = (first, *self.calls[point], last)
 
-    class Keeps(CheckpointManager):
-        """Tells the watcher."""
+    class WatchedManager(CheckpointManager):
+        """Reports to the watcher."""
 
         def take_up(
             self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None
@@ -68,44 +68,46 @@ def watching(watcher: Watcher) -> Iterator[None]:
             if self._is_watched():
                 if self._hook is None or self._hook.checkpoints is None:
                     raise ConfigError(
-                        "this run saves nothing, so a killed one begins anew: it needs a "
-                        "hooks.Checkpoint() and a run folder"
+                        "this run saves no checkpoints, so it starts from scratch after a kill: "
+                        "add hooks.Checkpoint() and a run folder"
                     )
-                watcher.begins(self._state, self._hook.checkpoints.folder)
+                watcher.on_fit(self._state, self._hook.checkpoints.folder)
             super().take_up(feeder, resume, loaded)
 
         def windows(self, feeder: BatchFeeder) -> Iterable[list[Any]]:
             windows = super().windows(feeder)
-            return _told(windows, watcher, self._run) if self._is_watched() else windows
+            return _report_fetches(windows, watcher, self._run) if self._is_watched() else windows
 
         def _is_watched(self) -> bool:
-            """Not in a fast_dev_run, which calls another list of hooks."""
+            """Return False in a fast_dev_run, which uses another list of hooks."""
             return self._run.calls is self._state.hooks.calls
 
-    with _standing_in("HookList", Hooks), _standing_in("CheckpointManager", Keeps):
+    with _replaced("HookList", WatchedHookList), _replaced("CheckpointManager", WatchedManager):
         yield
 
 
-def _call(tell: Callable[[str, Run], None], point: str) -> Callable[[Run], None]:
-    return lambda run: tell(point, run)
+def _bind(notify: Callable[[str, Run], None], point: str) -> Callable[[Run], None]:
+    return lambda run: notify(point, run)
 
 
-def _told(windows: Iterable[list[Any]], watcher: Watcher, run: Run) -> Iterator[list[Any]]:
+def _report_fetches(
+    windows: Iterable[list[Any]], watcher: Watcher, run: Run
+) -> Iterator[list[Any]]:
     source = iter(windows)
     while True:
-        watcher.fetches(run)
+        watcher.before_fetch(run)
         window = next(source, None)
         if window is None:
             return
-        watcher.fetched(run)
+        watcher.after_fetch(run)
         yield window
 
 
 @contextmanager
-def _standing_in(name: str, other: type) -> Iterator[None]:
-    before = getattr(trainer, name)
-    setattr(trainer, name, other)
+def _replaced(name: str, replacement: type) -> Iterator[None]:
+    original = getattr(trainer, name)
+    setattr(trainer, name, replacement)
     try:
         yield
     finally:
-        setattr(trainer, name, before)
+        setattr(trainer, name, original)
