@@ -9,7 +9,7 @@ from stoker import Engine
 from stoker.cli import main
 from stoker.cli.profile import _show, advice
 from stoker.core.op_counter import Counts
-from stoker.hooks.cost_report import Costs, Row
+from stoker.hooks.cost_report import CostRow, Costs
 from support.toys import net, sgd
 
 
@@ -105,7 +105,7 @@ def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, mo
     monkeypatch.setenv("COLUMNS", "40")
     head = ["hook", "point", "calls", "µs/call", "operations", "syncs", "collectives"]
     name = "Write(JsonLines, TensorBoard)"
-    _show([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], words=2)
+    _show([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], text_columns=2)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert plain.split() == [*head, *name.split(), "after_step", "50", "1,234.5", "6", "7", "8"]
 
@@ -164,7 +164,7 @@ def costs(rows=(), rest=None, **phases):
 
 
 def row(hook, seconds, syncs=0):
-    found = Row(hook, "after_step", "hooks", counted=10, counts=Counts(10, syncs))
+    found = CostRow(hook, "after_step", "hooks", counted=10, counts=Counts(10, syncs))
     for _ in range(10):
         found.timer.add(seconds / 10)
     return found

@@ -251,9 +251,9 @@ def test_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp_pat
         assert storage.history("a").avg(2) == 5.5
         assert storage.histories()["a"].latest() == 2.0
         assert storage.smoothing_hints() == {"a": True, "b": False}
-        with pytest.raises(ValueError, match="one hint"):
+        with pytest.raises(ValueError, match="use the same value for all calls"):
             storage.put_scalar("a", 1.0, smoothing_hint=False)
-        with pytest.raises(KeyError, match="nothing was put"):
+        with pytest.raises(KeyError, match="no value was put"):
             storage.history("c")
         with storage.name_scope("x"):
             storage.put_scalars(y=1.0)

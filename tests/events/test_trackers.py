@@ -69,5 +69,5 @@ def test_no_tracker_is_imported_before_it_writes():
 
 
 def test_a_mode_that_wandb_has_not_is_refused():
-    with pytest.raises(ValueError, match="mode is 'online' or 'offline', got 'of'"):
+    with pytest.raises(ValueError, match="mode must be 'online' or 'offline', got 'of'"):
         WandB(mode="of")

@@ -10,7 +10,7 @@ from stoker import Hook, Layout, Step, Trainer, hooks
 from stoker.core.op_counter import Counts, counted
 from stoker.events import JsonLines
 from stoker.hooks import Budget, CostReport, OverBudget
-from stoker.hooks.cost_report import aligned, hook_table, phase_table
+from stoker.hooks.cost_report import format_table, hook_table, phase_table
 from stoker.metrics import Accuracy
 from support.pool import pool
 from support.tasks.costs import found_in
@@ -221,13 +221,17 @@ def test_a_budget_that_is_kept_says_nothing_and_one_that_is_not_names_the_hook()
 
 
 def test_a_budget_that_cannot_be_held_is_refused():
-    with pytest.raises(ValueError, match="hook 'Los', and no such hook; did you mean 'Loss'"):
+    with pytest.raises(
+        ValueError, match="budgets names 'Los', but the run has no such hook; did you mean 'Loss'"
+    ):
         trainer(CostReport(budgets={"Los": Budget()}), hooks.Loss())
     report = CostReport(steps=3, warmup=1, budgets={"Loss": Budget(syncs=0)})
-    with pytest.raises(OverBudget, match="nothing was counted in a run of 3 steps"):
+    with pytest.raises(
+        OverBudget, match="the run ended after 3 steps, and counting starts after 4"
+    ):
         trainer(report, hooks.Loss()).fit(batches(), max_steps=3)
     for wrong in ({"steps": 0}, {"warmup": -1}):
-        with pytest.raises(ValueError, match="at least 1 step"):
+        with pytest.raises(ValueError, match="steps must be at least 1 and warmup at least 0"):
             CostReport(**wrong)
 
 
@@ -256,11 +260,11 @@ def test_the_numbers_go_into_the_run_folder_once(tmp_path):
         assert len(around) == 1
 
 
-def test_a_run_too_short_is_told_so(caplog):
+def test_a_run_that_is_too_short_is_reported(caplog):
     report = CostReport(warmup=5)
     trainer(report).fit(batches(), max_steps=2)
     assert report.costs is None
-    assert "the run had 2 steps, and 5 are left out" in caplog.text
+    assert "the run ended after 2 steps, and the first 5 are warmup" in caplog.text
     short = CostReport(steps=50, warmup=1)
     trainer(short).fit(batches(), max_steps=4)
     assert (len(short.costs.steps), short.costs.counted) == (3, 0)
@@ -279,10 +283,10 @@ def test_tables_have_a_row_for_each_phase_and_hook():
     trainer(report, hooks.Loss(), hooks.Metrics("accuracy", on="train")).fit(
         batches(40), max_steps=7
     )
-    phases = aligned(phase_table(report.costs)).splitlines()
-    assert phases[0].split() == ["a", "step", "µs", "share", "operations", "syncs", "collectives"]
+    phases = format_table(phase_table(report.costs)).splitlines()
+    assert phases[0].split() == ["phase", "µs", "share", "operations", "syncs", "collectives"]
     assert [line.split()[0] for line in phases[1:8]] == [*report.costs.phases]
-    found = aligned(hook_table(report.costs), words=2).splitlines()
+    found = format_table(hook_table(report.costs), text_columns=2).splitlines()
     assert any(line.startswith("  accuracy") and "update" in line for line in found)
     assert len({len(line) for line in found if line.endswith("0")}) == 1
 

@@ -188,9 +188,9 @@ def test_a_metric_with_several_values_gives_a_name_to_each():
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (hooks.Metrics, ValueError, "no metric"),
-        (lambda: hooks.Metrics(Accuracy), TypeError, "the class Accuracy is no metric"),
-        (lambda: hooks.Metrics(3), TypeError, "3 is no metric"),
+        (hooks.Metrics, ValueError, "at least one metric"),
+        (lambda: hooks.Metrics(Accuracy), TypeError, "the class Accuracy is not a metric"),
+        (lambda: hooks.Metrics(3), TypeError, "3 is not a metric"),
         (lambda: hooks.Metrics("accuracy", on="test"), ValueError, "'val', 'train' or 'both'"),
         (lambda: hooks.Metrics("acuracy"), ValueError, "did you mean 'accuracy'"),
     ],
@@ -421,11 +421,11 @@ def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
             checked, fast = (kind() if binary else kind(num_classes=4) for _ in range(2))
         except (TypeError, ValueError):  # it wants more arguments
             continue
-        passes = MetricCollection({"fast": fast})
+        collection = MetricCollection({"fast": fast})
         for some, right in zip(scores, classes, strict=True):
             batch = (some[:, 0].sigmoid(), right % 2) if binary else (some, right)
             checked.update(*batch)
-            passes.take(*batch)
+            collection.update_all(*batch)
         assert fast.validate_args is False
         assert str(fast.compute()) == str(checked.compute()), name
         tried += 1

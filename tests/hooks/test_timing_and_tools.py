@@ -36,11 +36,11 @@ def test_the_first_steps_are_left_out_once():
 
 
 @pytest.mark.row("C18")
-def test_the_times_of_an_epoch_are_said_where_asked(caplog):
+def test_the_times_of_an_epoch_are_logged_on_request(caplog):
     caplog.set_level("INFO")
     trainer(hooks.Timing(log_epochs=True)).fit(batches(), epochs=2)
-    said = re.findall(r"train-step: last = [\d.]+ s, mean = [\d.]+ s over 5 steps", caplog.text)
-    assert len(said) == 2
+    logged = re.findall(r"train-step: last = [\d.]+ s, mean = [\d.]+ s over 5 steps", caplog.text)
+    assert len(logged) == 2
 
 
 @pytest.mark.row("C18")
@@ -107,7 +107,7 @@ def test_a_callback_may_act_at_every_point_and_at_no_other():
     run.fit(batches(), batches(4), epochs=1)
     assert seen == recorder.points
     with pytest.raises(
-        ValueError, match="no point is named 'after_stp'; did you mean 'after_step'"
+        ValueError, match="there is no point named 'after_stp'; did you mean 'after_step'"
     ):
         Callback(after_stp=print)
     with pytest.raises(TypeError, match="after_step is a int, expected a function"):
@@ -171,9 +171,9 @@ def test_reading_the_throughput_does_not_change_it():
     assert run.run.events.readings() == first
 
 
-def test_a_profile_window_past_the_end_is_told(tmp_path, caplog):
+def test_a_profile_window_past_the_end_is_reported(tmp_path, caplog):
     trainer(hooks.Profiler(start=100, path=tmp_path / "t.json")).fit(batches(), epochs=1)
-    assert "no profile was taken: its window opens at step 100" in caplog.text
+    assert "no step was profiled: profiling starts after step 100" in caplog.text
 
 
 def test_validation_is_a_pause_for_the_throughput():

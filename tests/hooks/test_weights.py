@@ -182,7 +182,7 @@ def test_tied_weights_can_be_saved(tmp_path):
 
 def test_saving_without_a_place_is_refused():
     with pytest.raises(
-        ValueError, match="SaveWeights has nowhere to write: give the Trainer a run_dir"
+        ValueError, match="SaveWeights has nowhere to write: pass run_dir to the Trainer"
     ):
         trainer(hooks.SaveWeights()).fit(batches(), epochs=1)
 
@@ -211,7 +211,7 @@ def test_a_plateau_lowers_the_rate():
 
 
 def test_a_plateau_takes_its_scheduler_alone():
-    with pytest.raises(TypeError, match="Plateau takes a ReduceLROnPlateau, got a SGD"):
+    with pytest.raises(TypeError, match="scheduler is a SGD, expected a ReduceLROnPlateau"):
         hooks.Plateau(sgd(net()))
 
 

@@ -112,7 +112,7 @@ def test_any_torchmetrics_class_is_found_by_name():
 @pytest.mark.row("T17")
 def test_an_unknown_name_lists_close_matches():
     with pytest.raises(
-        ValueError, match="no metric is named 'MulticlasF1Score'; did you mean 'Multi"
+        ValueError, match="there is no metric named 'MulticlasF1Score'; did you mean 'Multi"
     ):
         metrics.get("MulticlasF1Score")
 

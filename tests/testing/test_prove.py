@@ -100,7 +100,7 @@ class OtherOrder(Points):
 def test_data_in_another_order(tmp_path):
     difference = told(tmp_path, data=OtherOrder).difference
     assert difference.what.startswith("batch order in epoch ")
-    assert "(it saw the batches of step " in difference.what
+    assert "(it used the batches of step " in difference.what
 
 
 def test_a_model_with_a_counter_that_is_not_saved(tmp_path):
@@ -120,7 +120,7 @@ class Chance(Hook):
 def test_a_training_that_is_not_the_same_twice(tmp_path):
     verdict = told(tmp_path, Chance)
     assert verdict.difference.what == "loss at step 1"  # of its second batch
-    assert "before the first kill: the training is not the same twice" in verdict.text()
+    assert "before the first kill: the training is not deterministic" in verdict.text()
 
 
 def test_numbers_that_nobody_seeded_are_no_difference_if_they_are_saved():
@@ -190,7 +190,7 @@ def two_fits(run_dir):
 def test_a_program_of_two_fits():
     verdict = assert_resumes_exactly(two_fits, kills=4)
     assert verdict.steps == 8
-    assert verdict.notes == ["the run has no validation to be killed in"]
+    assert verdict.notes == ["the run has no validation, so it was not killed during one"]
     with pytest.raises(StokerError, match="none of the requested moments"):
         assert_resumes_exactly(two_fits, at=["eval"])
 

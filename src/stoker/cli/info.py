@@ -40,7 +40,7 @@ def metrics(options: argparse.Namespace) -> int:
     if options.name is None:
         print("\n".join(names))
         return OK
-    return _described("metric", options.name, names, known.kind_of)
+    return _described("metric", options.name, names, known.metric_class)
 
 
 def env(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from stoker.config import Config, ConfigError, load
 from stoker.core import dist
 from stoker.engine import Engine
 from stoker.hooks import CostReport
-from stoker.hooks.cost_report import Costs, aligned, hook_table, phase_table, write_json
+from stoker.hooks.cost_report import Costs, format_table, hook_table, phase_table, write_json
 
 _WORTH_SAYING = 0.05  # of a step
 _VAL_BATCHES = 2
@@ -78,9 +78,9 @@ def _is_report(hook: object) -> bool:
 def _tell(costs: Costs, job: Job, options: argparse.Namespace) -> None:
     several = f", rank 0 of {costs.processes}" if costs.processes > 1 else ""
     print(f"{len(costs.steps)} steps after {costs.warmup} that warm up{several}\n")
-    _show(phase_table(costs), words=1)
+    _show(phase_table(costs), text_columns=1)
     print(f"\nhooks, metrics and writers, per call ({costs.counted} further steps are counted)\n")
-    _show(hook_table(costs), words=2)
+    _show(hook_table(costs), text_columns=2)
     if options.json is not None:
         write_json(Path(options.json), costs.as_json())
     if options.trace is not None:
@@ -88,16 +88,16 @@ def _tell(costs: Costs, job: Job, options: argparse.Namespace) -> None:
     print(f"\n{advice(costs, job.trainer.engine)}")
 
 
-def _show(table: list[list[str]], *, words: int) -> None:
+def _show(table: list[list[str]], *, text_columns: int) -> None:
     if not sys.stdout.isatty():
-        print(aligned(table, words=words))
+        print(format_table(table, text_columns=text_columns))
         return
     from rich.console import Console
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column, head in enumerate(table[0]):
-        drawn.add_column(head, justify="left" if column < words else "right")
+        drawn.add_column(head, justify="left" if column < text_columns else "right")
     for row in table[1:]:
         drawn.add_row(*row, style="dim" if row[0].startswith(" ") else None)
     console = Console()

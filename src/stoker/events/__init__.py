@@ -1,9 +1,9 @@
-"""Numbers of a run: one store they are put into, and writers that carry them out."""
+"""Events: one storage for the numbers of a run, and writers that export them."""
 
 from stoker.events.history import History
 from stoker.events.media import log_image, log_text
 from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 from stoker.events.writers.console import Console
 from stoker.events.writers.csv import Csv
 from stoker.events.writers.jsonl import JsonLines, read_json_lines
@@ -20,9 +20,9 @@ __all__ = [
     "JsonLines",
     "MLflow",
     "Row",
+    "RunProgress",
     "TensorBoard",
     "WandB",
-    "Where",
     "Writer",
     "get_event_storage",
     "log_image",

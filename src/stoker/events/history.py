@@ -1,12 +1,12 @@
-"""`History`: what `fit` returns."""
+"""`History`: the results of each epoch, as returned by `fit`."""
 
 from typing import Any, Literal
 
-from stoker.events.writers.console import number
+from stoker.events.writers.console import format_number
 
 
 class History(list[dict[str, float]]):
-    """One dict of results per epoch; prints as a table.
+    """A list with one dict of results per epoch, which prints as a table.
 
     >>> history = History([{"epoch": 1, "val/loss": 0.5}, {"epoch": 2, "val/loss": 0.25}])
     >>> history["val/loss"]
@@ -16,26 +16,26 @@ class History(list[dict[str, float]]):
     """
 
     stop_reason: str | None = None
-    """Why the run ended before its limit, None where it did not."""
+    """Why the run stopped before its limit, or None if it did not."""
 
     def __getitem__(self, key: Any) -> Any:
-        """An epoch by number, or the series of a name over the epochs that have it."""
+        """Return an epoch by index, or all values of a result by name."""
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.names:
-            raise KeyError(f"no epoch has {key!r}; there is {', '.join(self.names) or 'nothing'}")
+            raise KeyError(f"no epoch has {key!r} (results: {', '.join(self.names) or 'none'})")
         return [row[key] for row in self if key in row]
 
     @property
     def names(self) -> list[str]:
-        """The names of the results, in the order they first appear."""
+        """The names of the results, in order of first appearance."""
         return list(dict.fromkeys(name for row in self for name in row))
 
     def best(self, name: str, mode: Literal["min", "max"]) -> dict[str, float]:
-        """The epoch in which ``name`` is smallest, or largest with ``mode="max"``."""
+        """Return the epoch with the smallest (or with ``mode="max"``, the largest) ``name``."""
         if mode not in ("min", "max"):
-            raise ValueError(f"mode is 'min' or 'max', got {mode!r}")
-        self[name]  # an unknown name is an error that lists what there is
+            raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
+        self[name]  # raises KeyError for an unknown name
         pick = max if mode == "max" else min
         return pick((row for row in self if name in row), key=lambda row: row[name])
 
@@ -49,4 +49,4 @@ class History(list[dict[str, float]]):
 def _cell(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else number(name, value)
+    return str(value) if isinstance(value, int) else format_number(name, value)

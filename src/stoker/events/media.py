@@ -1,4 +1,4 @@
-"""Images and texts of a run: files in ``media/`` of its folder, and a line each that names them."""
+"""Log images and texts: ``media.jsonl`` in the run folder, with image files in ``media/``."""
 
 import json
 import os
@@ -17,22 +17,22 @@ from torch import Tensor
 from stoker.core import dist
 from stoker.storage import write_atomic
 
-_COLOURS = {1: 0, 3: 2, 4: 6}
-"""The colour type of a PNG by its channels."""
+_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
+"""The PNG color type by number of channels."""
 
 
 def log_image(folder: Path | None, name: str, pixels: Tensor | NDArray[Any], step: int) -> None:
-    """Keep an image with a run, for people to look at.
+    """Save an image to the run folder; the board shows it.
 
     >>> log_image(run.dir, "val/worst", batch[0], run.step)    # doctest: +SKIP
 
     Args:
-        folder: the run folder, ``run.dir``; None, for a run without one, keeps nothing.
-        name: what it shows. An image of the same name and step takes the place of the earlier
-            one, so that steps done again after a kill leave one of each.
-        pixels: height × width, or with 1, 3 or 4 channels first or last; bytes, or numbers from
+        folder: The run folder, ``run.dir``. None saves nothing.
+        name: The name of the image. It replaces an image of the same name and step, so that a
+            step repeated after a kill leaves only one.
+        pixels: Height × width, or with 1, 3 or 4 channels first or last; bytes, or floats from
             0 to 1.
-        step: when.
+        step: The current step.
     """
     if folder is None or not dist.is_main():
         return
@@ -46,13 +46,13 @@ def log_image(folder: Path | None, name: str, pixels: Tensor | NDArray[Any], ste
 
 
 def log_text(folder: Path | None, name: str, text: str, step: int) -> None:
-    """Keep a text with a run, such as a sample of what a model writes.
+    """Save a text to the run folder, such as a sample of generated text.
 
     Args:
-        folder: the run folder, ``run.dir``; None, for a run without one, keeps nothing.
-        name: what it is; a text of the same name and step takes the place of the earlier one.
-        text: the text.
-        step: when.
+        folder: The run folder, ``run.dir``. None saves nothing.
+        name: The name of the text. It replaces a text of the same name and step.
+        text: The text.
+        step: The current step.
     """
     if folder is not None and dist.is_main():
         _append(folder, {"step": step, "name": name, "kind": "text", "text": text})
@@ -64,22 +64,22 @@ def _append(folder: Path, row: dict[str, Any]) -> None:
     with (folder / "media.jsonl").open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # torn by a kill
+            if file.read(1) != b"\n":  # the last line was cut off by a kill
                 line = "\n" + line
         file.write(line.encode())
 
 
 def _as_bytes(pixels: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
-    """Height × width × channels."""
+    """Return the image as bytes of shape height × width × channels."""
     array = pixels.detach().cpu().float().numpy() if isinstance(pixels, Tensor) else pixels
     is_bytes = pixels.dtype.itemsize == 1
     array = array[..., None] if array.ndim == 2 else array
-    if array.ndim == 3 and array.shape[0] in _COLOURS and array.shape[2] not in _COLOURS:
+    if array.ndim == 3 and array.shape[0] in _COLOR_TYPES and array.shape[2] not in _COLOR_TYPES:
         array = np.moveaxis(array, 0, -1)
-    if array.ndim != 3 or array.shape[2] not in _COLOURS or not array.size:
+    if array.ndim != 3 or array.shape[2] not in _COLOR_TYPES or not array.size:
         raise ValueError(
-            f"an image has shape {tuple(pixels.shape)}, expected height × width, or that with 1, 3 "
-            "or 4 channels"
+            f"the image has shape {tuple(pixels.shape)}, expected height × width, optionally with "
+            "1, 3 or 4 channels"
         )
     scaled = array if is_bytes else np.nan_to_num(array) * 255
     return np.ascontiguousarray(np.clip(np.round(scaled), 0, 255).astype(np.uint8))
@@ -87,7 +87,7 @@ def _as_bytes(pixels: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
 
 def _png(image: NDArray[np.uint8]) -> bytes:
     height, width, channels = image.shape
-    head = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     lines = np.concatenate(
         [np.zeros((height, 1), np.uint8), image.reshape(height, width * channels)], axis=1
     )

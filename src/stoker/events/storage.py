@@ -1,4 +1,4 @@
-"""`EventStorage`: the one place where numbers of a run are put, from wherever they arise."""
+"""`EventStorage`: the numbers of a run, put from anywhere and read by writers."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,21 +15,21 @@ _stack: list["EventStorage"] = []
 
 
 def get_event_storage() -> "EventStorage":
-    """The storage of the run in progress, for code far from the trainer, such as a model.
+    """Return the storage of the current run, for example to log from inside a model.
 
     >>> get_event_storage().put_scalar("attention/entropy", entropy)    # doctest: +SKIP
     """
     if not _stack:
         raise RuntimeError(
-            "get_event_storage() was called outside a run: it works within fit(), evaluate() and "
-            "predict(), or within 'with EventStorage():'"
+            "get_event_storage() was called outside a run: call it inside fit(), evaluate() or "
+            "predict(), or inside 'with EventStorage():'"
         )
     return _stack[-1]
 
 
 @dataclass(slots=True)
 class Row:
-    """Numbers of one step, ready to be written."""
+    """The numbers of one step, ready to write."""
 
     step: int
     scalars: dict[str, float]
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far a writer has read: pass it to `EventStorage.unread`, which moves it on."""
+    """The position of a reader, which `EventStorage.unread` advances."""
 
     serial: int = 0
     gauge_step: int = -1
@@ -45,7 +45,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class _Series:
-    """The last values of one name."""
+    """The latest values of one name."""
 
     smooth: bool
     values: deque[Scalar]
@@ -53,7 +53,7 @@ class _Series:
     serial: int = 0
 
     def reading(self) -> float:
-        """What a writer shows: the median of the last values, or the latest as it is."""
+        """Return the median of the latest values, or the latest value if not smoothed."""
         if not self.smooth:
             return float(self.values[-1])
         return _median(as_floats(self.values))
@@ -61,12 +61,15 @@ class _Series:
 
 @dataclass(eq=False)
 class EventStorage:
-    """Scalars by name and step, with bounded memory however long the run.
+    """Store scalars by name and step, in bounded memory.
 
-    Two ways in. `put_scalar` takes a value now: of a smoothed name writers show the median of
-    the last ``window`` values, of another the latest. `gauge` takes a function that is asked only
-    when a writer reads. Values may be tensors: nothing is read back from a device before a writer
-    needs it.
+    `put_scalar` stores a value. Writers show the median of the last ``window`` values of a smoothed
+    name, and the latest value of any other. `gauge` registers a function that is called only when a
+    writer reads. Values may be tensors; they stay on their device until a writer reads them.
+
+    Args:
+        window: How many values to keep of each name.
+        step: The current step.
     """
 
     window: int = 20
@@ -77,9 +80,12 @@ class EventStorage:
     _prefix: str = field(default="", repr=False)
 
     def put_scalar(self, name: str, value: Scalar, smoothing_hint: bool = True) -> None:
-        """Put one number under ``name`` at the current step.
+        """Store a number under ``name`` at the current step.
 
-        The hint says whether writers smooth it; it belongs to the name and cannot change.
+        Args:
+            name: The name, such as ``"train/entropy"``.
+            value: A number, or a tensor with one element.
+            smoothing_hint: Whether writers smooth the values. It is fixed for each name.
         """
         if self._prefix:
             name = self._prefix + name
@@ -88,8 +94,8 @@ class EventStorage:
             series = self._series[name] = _Series(smoothing_hint, deque(maxlen=self.window))
         elif series.smooth is not smoothing_hint:
             raise ValueError(
-                f"{name!r} was put with smoothing_hint={series.smooth} and now with "
-                f"{smoothing_hint}: a name has one hint"
+                f"{name!r} was put with smoothing_hint={series.smooth} before and with "
+                f"smoothing_hint={smoothing_hint} now: use the same value for all calls"
             )
         self._serial += 1
         series.serial = self._serial
@@ -97,43 +103,43 @@ class EventStorage:
         series.values.append(value.detach() if isinstance(value, Tensor) else value)
 
     def put_scalars(self, *, smoothing_hint: bool = True, **scalars: Scalar) -> None:
-        """Put several numbers at once."""
+        """Store several numbers at the current step."""
         for name, value in scalars.items():
             self.put_scalar(name, value, smoothing_hint)
 
     def gauge(self, name: str, read: Callable[[], Scalar | None]) -> None:
-        """Let ``name`` be read from a function when a writer asks; None means no value now."""
+        """Register a function that returns the current value of ``name``, or None."""
         self._gauges[name] = read
 
     @contextmanager
     def name_scope(self, prefix: str) -> Iterator[None]:
-        """Within it, names that are put begin with ``prefix/``."""
-        before = self._prefix
-        self._prefix = f"{before}{prefix}/"
+        """Prepend ``prefix/`` to all names that are put in the block."""
+        outer = self._prefix
+        self._prefix = f"{outer}{prefix}/"
         try:
             yield
         finally:
-            self._prefix = before
+            self._prefix = outer
 
     def history(self, name: str) -> list[float]:
-        """The last values put under ``name``, oldest first, at most ``window``."""
+        """Return the last values of ``name``, oldest first, at most ``window``."""
         if name not in self._series:
-            raise KeyError(f"nothing was put under {name!r}; there is {sorted(self._series)}")
+            raise KeyError(f"no value was put under {name!r} (names: {sorted(self._series)})")
         return as_floats(self._series[name].values)
 
     def latest(self) -> dict[str, tuple[float, int]]:
-        """Each name that was put, with its latest value and the step of it."""
+        """Return the latest value and its step for each name that was put."""
         return {n: (float(s.values[-1]), s.step) for n, s in self._series.items()}
 
     def readings(self) -> dict[str, float]:
-        """Each name with what a writer would show now, gauges included."""
-        shown = {name: series.reading() for name, series in self._series.items()}
-        return shown | self._read_gauges()
+        """Return what a writer would show now for each name, including gauges."""
+        readings = {name: series.reading() for name, series in self._series.items()}
+        return readings | self._read_gauges()
 
     def unread(self, cursor: Cursor) -> list[Row]:
-        """What came since the cursor was last here, as rows in order of their step.
+        """Return the events since the cursor's position in order of step, and advance the cursor.
 
-        A name gives one number, its latest (smoothed) reading, under the step it was put at.
+        Each name contributes one number: its latest reading, at the step it was put.
         """
         rows: dict[int, dict[str, float]] = {}
         for name, series in self._series.items():
@@ -145,7 +151,7 @@ class EventStorage:
         return [Row(step, rows[step]) for step in sorted(rows) if rows[step]]
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers it holds, as plain values."""
+        """Return the stored numbers as plain values."""
         return {
             "step": self.step,
             "serial": self._serial,
@@ -161,7 +167,7 @@ class EventStorage:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; whether it was read, the cursors of readers say."""
+        """Restore the stored numbers."""
         self.step, self._serial = state["step"], state["serial"]
         self._series = {
             name: _Series(

@@ -1,20 +1,29 @@
-"""Hooks: code at named points of a run. `default` lists those a new trainer has."""
+"""Hooks: code at named points of a run. `default` returns the hooks of a new `Trainer`."""
 
 from stoker.events import JsonLines
 from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.hooks.base.periodic import Periodic
+from stoker.hooks.callback import Callback
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.cost_report import Budget, CostReport, OverBudget
+from stoker.hooks.early_stopping import EarlyStopping
+from stoker.hooks.ema import EMA
+from stoker.hooks.freeze_layers import FreezeLayers
+from stoker.hooks.gradients import GradNorm, NaNGuard
 from stoker.hooks.heartbeat import Heartbeat
+from stoker.hooks.keep_best import KeepBest
+from stoker.hooks.learning_rate import LR, Plateau
 from stoker.hooks.ledger import Ledger
-from stoker.hooks.measure import LR, GradNorm, Loss, Metrics
+from stoker.hooks.log_file import LogFile
+from stoker.hooks.loss import Loss
+from stoker.hooks.memory import Memory
+from stoker.hooks.metrics import Metrics
+from stoker.hooks.profiler import Profiler
 from stoker.hooks.progress import Progress
 from stoker.hooks.ray_report import RayReport, in_ray_worker
-from stoker.hooks.stop import EarlyStopping, NaNGuard
-from stoker.hooks.timing import Memory, Throughput, Timing
-from stoker.hooks.tools import Callback, Profiler
-from stoker.hooks.weights import EMA, FreezeLayers, KeepBest, Plateau, SaveWeights
-from stoker.hooks.write import LogFile, Write
+from stoker.hooks.save_weights import SaveWeights
+from stoker.hooks.timing import Throughput, Timing
+from stoker.hooks.write import Write
 
 __all__ = [
     "EMA",
@@ -55,11 +64,16 @@ __all__ = [
 def default(
     *, log_every: int = 50, progress: bool = True, checkpoint: Checkpoint | None = None
 ) -> list[Hook]:
-    """What a trainer has that was given no hooks.
+    """Return the hooks of a `Trainer` that was given none.
 
-    Loss, learning rate and timing, a progress bar, and for a run with a folder ``metrics.jsonl``,
-    ``log.txt``, ``ledger.jsonl``, checkpoints and the final weights. Add to it:
-    ``hooks=[*hooks.default(), Mine()]``.
+    They report loss, learning rate and timing and show a progress bar. In a run with a folder they
+    also write ``metrics.jsonl``, ``log.txt``, ``ledger.jsonl``, checkpoints and the final weights.
+    Extend the list with ``hooks=[*hooks.default(), MyHook()]``.
+
+    Args:
+        log_every: How many steps between two lines of ``metrics.jsonl``.
+        progress: Show a progress bar.
+        checkpoint: When to save and what to keep, instead of the default.
     """
     bar: list[Hook] = [Progress()] if progress else []
     checkpoint = checkpoint or Checkpoint(optional=True)

@@ -1,4 +1,4 @@
-"""A progress bar for people; plain lines where there is no terminal."""
+"""`Progress`: a progress bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import sys
 from collections import deque
@@ -11,39 +11,41 @@ from typing import Any
 
 from stoker.core import dist
 from stoker.core.timers import Pace
-from stoker.events.writers.console import number
+from stoker.events.writers.console import format_number
 from stoker.hooks.base.hook import Hook, Priority
+from stoker.hooks.log_file import epoch_line
 from stoker.hooks.summary import Summary
-from stoker.hooks.write import epoch_line
 from stoker.run import Run
 
-_RESULTS = 2
-"""How many results of validation a bar has room for."""
+_MAX_RESULTS = 2
+"""How many validation results the bar shows."""
 
 
 @dataclass(slots=True, eq=False)
 class _Level:
-    """A bar, or one within another: what it counts, and how far it is."""
+    """One bar: its label, what it counts, and how far it is."""
 
     label: str
     total: int | None
-    began: float
+    started: float
     done: int = 0
     text: str = ""
 
 
 class Progress(Hook):
-    """A live bar on one process, with a line of results per epoch above it.
+    """Show a progress bar on rank 0, and print one line of results per epoch.
 
-    The bar has the loss, the last results of validation, the learning rate, samples per second and
-    the time that is left; a validation has a bar of its own below it. A run of five epochs or a
-    minute ends with a table of its last and best results, over all attempts. Off a terminal there
-    are only lines: one per epoch, and one each half minute within it; a notebook that has
-    ipywidgets has a bar, too. Output goes to standard error; ``NO_COLOR`` is honoured.
+    The bar shows the loss, the latest validation results, the learning rate, samples per second and
+    the estimated time left; a validation adds a second bar. A run of at least five epochs or one
+    minute ends with a table of its last and best results, including those of earlier attempts.
+
+    The bar needs a terminal, or a notebook with ipywidgets. Elsewhere, plain lines are printed: one
+    per epoch, and one every ``lines`` seconds in between. Output goes to standard error;
+    ``NO_COLOR`` is respected.
 
     Args:
-        refresh: seconds between two drawings of the bar.
-        lines: seconds between two lines where there is no terminal.
+        refresh: Seconds between two updates of the bar.
+        lines: Seconds between two lines if there is no bar.
     """
 
     priority = Priority.REPORT
@@ -57,91 +59,91 @@ class Progress(Hook):
         self._level = _Level("", None, 0.0)
         self._due = 0.0
         self._pace = Pace(0)
-        self._marks: deque[tuple[float, int]] = deque(maxlen=20)
+        self._counts: deque[tuple[float, int]] = deque(maxlen=20)
         self._summary: Summary | None = None
         self._best: dict[str, tuple[float, int]] = {}
 
     # Training
 
     def before_train(self, run: Run) -> None:
-        """Begin to measure the pace."""
+        """Start estimating the remaining time."""
         self._pace = Pace(run.step)
         if run.step == 0:
             self._best.clear()
         self._summary = Summary(run, self._best)
 
     def before_epoch(self, run: Run) -> None:
-        """A bar for the epoch."""
-        of = f"/{run.max_epochs}" if run.max_epochs is not None else ""
+        """Add the bar of the epoch."""
+        limit = f"/{run.max_epochs}" if run.max_epochs is not None else ""
         steps, done = run.steps_per_epoch, run.feeder.first_step if run.feeder is not None else 0
         if run.max_steps is not None:
             last = done + run.max_steps - run.step
             steps = last if steps is None else min(steps, last)
-        self._begin(f"epoch {run.current_epoch}{of}", steps)
+        self._begin(f"epoch {run.current_epoch}{limit}", steps)
         self._level.done = done
-        self._begin_rate(run)
+        self._reset_rate(run)
 
     def after_step(self, run: Run) -> None:
-        """Move the bar, now and then."""
+        """Advance the bar."""
         self._level.done += 1
         if perf_counter() >= self._due:
             self._show(run)
 
     def after_epoch(self, run: Run) -> None:
-        """A line with the results."""
-        began = self._level.began
+        """Print a line with the results."""
+        started = self._level.started
         self._end()
         if self._summary is not None:
             self._summary.add(run)
         if dist.is_main():
-            print(epoch_line(run, perf_counter() - began), file=sys.stderr, flush=True)
+            print(epoch_line(run, perf_counter() - started), file=sys.stderr, flush=True)
 
     # Validation and prediction
 
     def before_val(self, run: Run) -> None:
-        """A bar for the validation, below that of training."""
+        """Add the bar of the validation below that of training."""
         self._begin(run.val_name, run.feeder.batches if run.feeder is not None else None)
 
     def after_val_step(self, run: Run) -> None:
-        """Move the bar, now and then."""
+        """Advance the bar."""
         self._level.done += 1
         if perf_counter() >= self._due:
             self._show()
 
     def after_val(self, run: Run) -> None:
-        """The bar goes."""
+        """Remove the bar."""
         self._end()
-        self._begin_rate(run)
+        self._reset_rate(run)
 
     def before_predict(self, run: Run) -> None:
-        """A bar for the prediction."""
+        """Add the bar of the prediction."""
         self._begin("predict", run.feeder.batches if run.feeder is not None else None)
 
     def after_predict_step(self, run: Run) -> None:
-        """Move the bar, now and then."""
+        """Advance the bar."""
         self.after_val_step(run)
 
     def after_predict(self, run: Run) -> None:
-        """The bar goes."""
+        """Remove the bar."""
         self._end()
 
     def after_run(self, run: Run) -> None:
-        """Leave the terminal as it was, whatever happened; say what came of it."""
+        """Remove the bars and print the summary."""
         self._levels.clear()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
         summary, self._summary = self._summary, None
-        if summary is not None and summary.wanted and run.error is None and dist.is_main():
+        if summary is not None and summary.worthwhile and run.error is None and dist.is_main():
             print(summary.text(run), file=sys.stderr, flush=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best results so far, for the table at the end."""
+        """Return the best results so far, for the summary."""
         return {"best": {name: [*best] for name, best in self._best.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
-        self._best.clear()  # the summary of a run that goes on has it, too
+        """Restore the best results so far."""
+        self._best.clear()  # in place, because the summary holds the same dict
         self._best.update((name, tuple(best)) for name, best in state.get("best", {}).items())
 
     # Drawing
@@ -151,7 +153,7 @@ class Progress(Hook):
         self._levels.append(self._level)
         if self._bar is None:
             wait = min(0.1, self._refresh) if _can_draw() else self._lines
-            self._due = self._level.began + wait
+            self._due = self._level.started + wait
 
     def _end(self) -> None:
         self._levels.pop()
@@ -162,18 +164,18 @@ class Progress(Hook):
                 task.visible = False
 
     def _show(self, run: Run | None = None) -> None:
-        """Draw, or print a line; with a run, what training has to say is in it."""
+        """Update the bar or print a line; pass the run to include the state of training."""
         if not dist.is_main():
             return
         level, now = self._level, perf_counter()
         if _can_draw():
-            level.text = "  ".join(self._training(run)) if run is not None else ""
+            level.text = "  ".join(self._describe(run)) if run is not None else ""
             self._draw()
             self._due = perf_counter() + self._refresh
         elif now >= self._due:
-            of = f"/{level.total}" if level.total else ""
-            said = self._training(run) if run is not None else ()
-            print("  ".join([level.label, f"{level.done}{of}", *said]), file=sys.stderr, flush=True)
+            count = f"{level.done}/{level.total}" if level.total else str(level.done)
+            state = self._describe(run) if run is not None else ()
+            print("  ".join([level.label, count, *state]), file=sys.stderr, flush=True)
             self._due = now + self._lines
 
     def _draw(self) -> None:
@@ -188,42 +190,42 @@ class Progress(Hook):
             task.fields["text"] = level.text
         self._bar.refresh()
 
-    def _training(self, run: Run) -> Iterator[str]:
-        """What is said of training, beside how far it is."""
+    def _describe(self, run: Run) -> Iterator[str]:
+        """Yield the loss, results, rates and remaining time of training."""
         with dist.alone():
-            shown = run.events.readings()
-        results = [name for name in shown if name.startswith("val/")][-_RESULTS:]
-        for name, value in shown.items():
+            readings = run.events.readings()
+        results = [name for name in readings if name.startswith("val/")][-_MAX_RESULTS:]
+        for name, value in readings.items():
             if name.startswith(("train/", "lr")) or name in results:
-                yield f"{name.removeprefix('train/')} {number(name, value)}"
+                yield f"{name.removeprefix('train/')} {format_number(name, value)}"
         rate = self._rate(run)
         if rate is not None:
-            yield f"{number('', rate)} samples/s"
+            yield f"{format_number('', rate)} samples/s"
         eta = self._pace.eta(run.step, run.total_steps)
         if eta is not None:
             minutes, seconds = divmod(round(eta), 60)
             yield f"eta {minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
-    def _begin_rate(self, run: Run) -> None:
-        self._marks.clear()
-        self._marks.append((perf_counter(), run.samples))
+    def _reset_rate(self, run: Run) -> None:
+        self._counts.clear()
+        self._counts.append((perf_counter(), run.samples))
 
     def _rate(self, run: Run) -> float | None:
-        """Samples per second over the last drawings, validations left out."""
+        """Return samples per second over the last updates, excluding validations."""
         now = perf_counter()
-        began, samples = self._marks[0]
-        self._marks.append((now, run.samples))
-        return (run.samples - samples) / (now - began) if now > began else None
+        start, samples = self._counts[0]
+        self._counts.append((now, run.samples))
+        return (run.samples - samples) / (now - start) if now > start else None
 
 
 def _can_draw() -> bool:
-    """Whether a bar can be drawn over itself."""
+    """Return whether a bar can be redrawn in place."""
     return sys.stderr.isatty() or _has_widgets()
 
 
 @cache
 def _has_widgets() -> bool:
-    """Whether this is a notebook with ipywidgets, which rich draws on there."""
+    """Return whether this is a notebook with ipywidgets, which rich uses to draw."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
 
@@ -241,6 +243,6 @@ def _make_bar() -> Any:
         console=Console(file=sys.stderr),
         auto_refresh=False,
         transient=True,
-        redirect_stdout=not _has_widgets(),  # a notebook shows lines beside the bar by itself
+        redirect_stdout=not _has_widgets(),  # a notebook shows printed lines anyway
         redirect_stderr=not _has_widgets(),
     )

@@ -1,4 +1,4 @@
-"""`RayReport`: what Ray Train is told of a run."""
+"""`RayReport`: report results and checkpoints to Ray Train."""
 
 import sys
 from importlib import import_module
@@ -11,10 +11,9 @@ from stoker.run import Run
 
 
 class RayReport(Hook):
-    """Reports results, and each new checkpoint, to Ray Train after every epoch and at the end.
+    """Report results and each new checkpoint to Ray Train, after every epoch and at the end.
 
-    Elsewhere than in a worker of Ray Train it does nothing. A run that is started with
-    ``--on ray`` has one.
+    It does nothing outside a Ray Train worker. ``--on ray`` adds it to a run.
     """
 
     priority = Priority.REPORT
@@ -27,7 +26,7 @@ class RayReport(Hook):
         self._report(run)
 
     def after_run(self, run: Run) -> None:
-        """Report the last checkpoint, which is written after the last epoch."""
+        """Report the final checkpoint, which is written after the last epoch."""
         if run.error is None and run.task == "fit":
             self._report(run)
 
@@ -45,7 +44,7 @@ class RayReport(Hook):
 
 
 def in_ray_worker() -> bool:
-    """Whether this process is a worker of Ray Train."""
+    """Return whether this process is a Ray Train worker."""
     train = sys.modules.get("ray.train")
     if train is None:
         return False

@@ -1,6 +1,5 @@
-"""Hooks that measure the run itself: time, throughput, memory."""
+"""Hooks about speed: `Timing` and `Throughput`."""
 
-import sys
 from collections import deque
 from collections.abc import Mapping
 from time import perf_counter
@@ -18,14 +17,14 @@ _log = get_logger()
 
 
 class Timing(Hook):
-    """``time/step`` and ``time/data``: seconds per step and of waiting for its batches.
+    """Report ``time/step`` and ``time/data``, the seconds per step and spent waiting for data.
 
-    Writers get the mean of the last 50 steps. `timers` can be read by others: "train-step" and
-    "train-data" over the steps of the epoch, "train-epoch", "val-step" and "val".
+    Both are means over the last 50 steps. The attribute `timers` holds the timers "train-step" and
+    "train-data" (over the current epoch), "train-epoch", "val-step" and "val".
 
     Args:
-        ignore_steps: leave out the first steps of the run, which warm up.
-        log_epochs: say the last and mean times after each epoch.
+        ignore_steps: How many steps to exclude at the start of the run, as a warmup.
+        log_epochs: Log the times of each epoch.
     """
 
     priority = Priority.MEASURE
@@ -39,15 +38,15 @@ class Timing(Hook):
         self._log_epochs = log_epochs
         self._steps: deque[float] = deque(maxlen=50)
         self._waits: deque[float] = deque(maxlen=50)
-        self._began = self._waited = 0.0
+        self._started = self._waited = 0.0
 
     def attach(self, run: Run) -> None:
-        """Offer the recent means to writers."""
+        """Register the running means as gauges."""
         run.events.gauge("time/step", lambda: _mean(self._steps))
         run.events.gauge("time/data", lambda: _mean(self._waits))
 
     def before_epoch(self, run: Run) -> None:
-        """Measure the epoch, and its steps apart from earlier ones."""
+        """Start timing the epoch."""
         self._step_timer.reset()
         self._data_timer.reset()
         assert run.feeder is not None
@@ -56,12 +55,12 @@ class Timing(Hook):
         self.timers.start("train-epoch")
 
     def before_step(self, run: Run) -> None:
-        """Begin a step."""
-        self._began = perf_counter()
+        """Start timing a step."""
+        self._started = perf_counter()
 
     def after_step(self, run: Run) -> None:
-        """End a step."""
-        seconds = perf_counter() - self._began
+        """Stop timing a step."""
+        seconds = perf_counter() - self._started
         assert run.feeder is not None
         waited, self._waited = run.feeder.waited - self._waited, run.feeder.waited
         if self._ignore:
@@ -73,7 +72,7 @@ class Timing(Hook):
         self._data_timer.add(waited)
 
     def after_train_epoch(self, run: Run) -> None:
-        """End the epoch."""
+        """Stop timing the epoch."""
         self.timers.stop("train-epoch")
         if self._log_epochs:
             step = self._step_timer
@@ -83,28 +82,28 @@ class Timing(Hook):
             )
 
     def before_val(self, run: Run) -> None:
-        """Measure a validation."""
+        """Start timing a validation."""
         self.timers.reset("val-step")
         self.timers.start("val")
 
     def before_val_step(self, run: Run) -> None:
-        """Begin a validation batch."""
+        """Start timing a validation batch."""
         self.timers.start("val-step")
 
     def after_val_step(self, run: Run) -> None:
-        """End a validation batch."""
+        """Stop timing a validation batch."""
         self.timers.stop("val-step")
 
     def after_val(self, run: Run) -> None:
-        """End a validation."""
+        """Stop timing a validation."""
         self.timers.stop("val")
 
 
 class Throughput(Hook):
-    """``samples/s``, and ``tokens/s`` where batches say how many tokens they hold.
+    """Report ``samples/s`` and, for batches of tokens, ``tokens/s`` over the last 50 steps.
 
-    A batch says so by an entry or attribute ``num_tokens``, or by ``input_ids``, all of which
-    count. Both are over the last 50 steps.
+    The number of tokens is the entry or attribute ``num_tokens`` of a batch, or the size of its
+    ``input_ids``. Time spent in validation is excluded.
     """
 
     priority = Priority.MEASURE
@@ -113,66 +112,37 @@ class Throughput(Hook):
 
     def __init__(self) -> None:
         self._tokens = 0
-        self._marks: deque[tuple[float, int, int]] = deque(maxlen=51)
+        self._counts: deque[tuple[float, int, int]] = deque(maxlen=51)
         self._paused = 0.0
 
     def before_train(self, run: Run) -> None:
-        """Begin to count."""
-        self._marks.clear()
-        self._marks.append((perf_counter(), run.samples, self._tokens))
+        """Start counting."""
+        self._counts.clear()
+        self._counts.append((perf_counter(), run.samples, self._tokens))
         run.events.gauge("samples/s", lambda: self._rate(1))
         run.events.gauge("tokens/s", lambda: self._rate(2) or None)
 
     def after_step(self, run: Run) -> None:
-        """Count."""
+        """Count the samples and tokens of a step."""
         self._tokens += sum(_tokens(batch) for batch in run.batches)
-        self._marks.append((perf_counter(), run.samples, self._tokens))
+        self._counts.append((perf_counter(), run.samples, self._tokens))
 
     def before_val(self, run: Run) -> None:
-        """A validation between steps is a pause."""
+        """Pause for a validation."""
         self._paused = perf_counter()
 
     def after_val(self, run: Run) -> None:
-        """The pause does not count."""
+        """Exclude the time of the validation."""
         pause = perf_counter() - self._paused
-        shifted = [(when + pause, samples, tokens) for when, samples, tokens in self._marks]
-        self._marks = deque(shifted, maxlen=51)
+        shifted = [(when + pause, samples, tokens) for when, samples, tokens in self._counts]
+        self._counts = deque(shifted, maxlen=51)
 
     def _rate(self, column: int) -> float | None:
-        if not self._marks:
+        if not self._counts:
             return None
-        first, last = self._marks[0], self._marks[-1]
+        first, last = self._counts[0], self._counts[-1]
         seconds = last[0] - first[0]
         return (last[column] - first[column]) / seconds if seconds else None
-
-
-class Memory(Hook):
-    """``memory/host`` and, on an accelerator, ``memory/device``: peaks in GiB, after each epoch."""
-
-    priority = Priority.MEASURE
-    same_on_all_ranks = True
-    produces = ("memory/host", "memory/device")
-
-    def after_epoch(self, run: Run) -> None:
-        """Record the peaks."""
-        host = host_peak_gib()
-        if host is not None:
-            run.record("memory/host", host)
-        device = run.engine.device
-        if device.type != "cpu":  # untested: no such device here
-            peak = torch.accelerator.max_memory_allocated(device)
-            run.record("memory/device", peak / 2**30)
-            torch.accelerator.reset_peak_memory_stats(device)
-
-
-def host_peak_gib() -> float | None:
-    """The most memory this process has held, in GiB; None where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**30 if sys.platform == "darwin" else 2**20)
 
 
 def _mean(values: deque[float]) -> float | None:

@@ -1,7 +1,7 @@
-"""Metrics: ``reset / update / compute``, weighted by samples, right across processes."""
+"""Metrics: ``reset``, ``update``, ``compute``; exact over samples and across processes."""
 
 from stoker.metrics.accuracy import Accuracy
-from stoker.metrics.by_name import available, get, kind_of
+from stoker.metrics.lookup import available, get, metric_class
 from stoker.metrics.metric import Mean, Metric
 
-__all__ = ["Accuracy", "Mean", "Metric", "available", "get", "kind_of"]
+__all__ = ["Accuracy", "Mean", "Metric", "available", "get", "metric_class"]

@@ -1,4 +1,4 @@
-"""Accuracy, exact and without waiting for the device."""
+"""`Accuracy`: exact, and without synchronizing with the device on each update."""
 
 from typing import Any
 
@@ -7,18 +7,22 @@ from torch import Tensor
 
 from stoker.core import dist
 
-_BATCHES, _ELEMENTS = 256, 1_000_000  # how many may wait to be counted; bounds memory
+_MAX_BATCHES, _MAX_ELEMENTS = 256, 1_000_000  # pending updates, to bound memory
 
 
 class Accuracy:
-    """The share of samples whose target is among the ``topk`` largest outputs.
+    """The fraction of samples whose target is among the ``topk`` largest outputs.
 
-    Outputs are scores per class, ``(N, C)``, ``(N, C, …)`` as for cross entropy, or ``(N, …, C)``;
-    scores without a class dimension, ``(N,)`` or ``(N, 1)``, are logits of a yes or no, or
-    probabilities with ``threshold=0.5``. Targets are class indices, or one row of class
-    probabilities per sample; for several labels a sample take torchmetrics. Counts are whole
-    numbers, so the result is exact for any number of samples. Targets equal to ``ignore_index``
-    do not count. ``class_dim`` says which dimension holds the classes where shapes do not tell.
+    Outputs are scores per class, of shape ``(N, C)``, ``(N, C, …)`` as for cross entropy, or
+    ``(N, …, C)``. Outputs of shape ``(N,)`` or ``(N, 1)`` are binary logits. Targets are class
+    indices, or class probabilities of the same shape as the outputs. For several labels per sample
+    use torchmetrics. Counts are integers, so the result is exact for any number of samples.
+
+    Args:
+        topk: How many of the largest outputs count as a hit.
+        threshold: The decision threshold of binary outputs; 0.5 if they are probabilities.
+        ignore_index: A target to ignore.
+        class_dim: The dimension of the classes, if the shapes are ambiguous.
     """
 
     def __init__(
@@ -39,57 +43,57 @@ class Accuracy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all updates."""
+        """Discard all updates."""
         self._correct: Tensor | int = 0
         self._total: Tensor | int = 0
-        self._waiting: list[tuple[Tensor, Tensor | None]] = []
+        self._pending: list[tuple[Tensor, Tensor | None]] = []
         self._elements = 0
 
     def update(self, outputs: Tensor, targets: Tensor, /) -> None:
-        """Take in one batch. Hits are counted later, many batches at once."""
+        """Add one batch. Hits are counted later, for many batches at once."""
         shape = outputs.shape
         if len(shape) == 2 and shape[:1] == targets.shape and shape[1] > 1:  # the common case
             hits = self._among_best(outputs.detach(), targets, 1)
         else:
             hits, targets = self._hits(outputs.detach(), targets)
         counted = None if self.ignore_index is None else targets != self.ignore_index
-        self._waiting.append((hits, counted))
+        self._pending.append((hits, counted))
         self._elements += hits.numel()
-        if len(self._waiting) >= _BATCHES or self._elements >= _ELEMENTS:
+        if len(self._pending) >= _MAX_BATCHES or self._elements >= _MAX_ELEMENTS:
             self._count()
 
     def compute(self) -> float:
-        """Hits over samples, of all processes; NaN where there are no samples."""
+        """Return the accuracy over all processes, or NaN if there are no samples."""
         self._count()
         correct, total = dist.all_reduce_sum(int(self._correct), int(self._total))
         return correct / total if total else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
-        """The two counts."""
+        """Return the counts of hits and samples."""
         self._count()
         return {"correct": int(self._correct), "total": int(self._total)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the counts of hits and samples."""
         self.reset()
         self._correct, self._total = state["correct"], state["total"]
 
     def _count(self) -> None:
-        """Add up what waits, on its device; whole numbers, so it does not matter when."""
-        if not self._waiting:
+        """Count pending batches on their device; integer sums do not depend on the grouping."""
+        if not self._pending:
             return
-        hits = torch.cat([hits.flatten() for hits, _ in self._waiting])
+        hits = torch.cat([hits.flatten() for hits, _ in self._pending])
         if self.ignore_index is None:
             self._total = self._total + hits.numel()
         else:
-            counted = torch.cat([c.flatten() for _, c in self._waiting if c is not None])
+            counted = torch.cat([c.flatten() for _, c in self._pending if c is not None])
             hits = hits & counted
             self._total = self._total + counted.sum()
         self._correct = self._correct + hits.sum()
-        self._waiting, self._elements = [], 0
+        self._pending, self._elements = [], 0
 
     def _hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """For each target whether it was hit, and the targets as class indices."""
+        """Return whether each target was hit, and the targets as class indices."""
         if outputs.shape == targets.shape and outputs.ndim > 1 and outputs.shape[-1] > 1:
             self._check_rows(targets)
             targets = targets.argmax(-1)
@@ -111,15 +115,15 @@ class Accuracy:
         return (best == targets.unsqueeze(dim)).any(dim)
 
     def _check_rows(self, targets: Tensor) -> None:
-        """Targets in the shape of outputs are probabilities, or it is no question of one class."""
+        """Check once that targets shaped like outputs are class probabilities."""
         if self._rows_checked:
             return
         self._rows_checked = True
         sums = targets.sum(-1, dtype=torch.float64)
         if not bool(torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
             raise ValueError(
-                f"accuracy got targets of shape {list(targets.shape)} whose rows are no "
-                "probabilities of one class each: for several labels a sample use "
+                f"accuracy got targets of shape {list(targets.shape)} whose rows do not "
+                "sum to 1, so they are not class probabilities: for several labels per sample use "
                 "metrics.get('MultilabelAccuracy', num_labels=…)"
             )
 
@@ -136,5 +140,5 @@ def _class_dim(outputs: Tensor, targets: Tensor) -> int:
         return 1 if second else -1
     raise ValueError(
         f"accuracy got outputs of shape {list(outputs.shape)} and targets of shape "
-        f"{list(targets.shape)}; apart from the classes they must have the same shape"
+        f"{list(targets.shape)}; expected the same shape apart from the class dimension"
     )

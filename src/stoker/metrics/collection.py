@@ -1,4 +1,4 @@
-"""Several metrics over one pass after another."""
+"""`MetricCollection`: several metrics over the same batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,40 +9,38 @@ from stoker.metrics.metric import Metric
 
 
 class MetricCollection(dict[str, Metric]):
-    """Metrics by name, which take in the same batches.
+    """A dict of metrics that are updated with the same batches.
 
-    Those of torchmetrics validate the first batch of a pass and take the others as they are.
-
-    Args:
-        metrics: the metrics; whether they validate is afterwards as it was.
+    torchmetrics validates the arguments of every update. Here only the first batch of each pass is
+    validated, which makes updates much cheaper; `end_pass` restores the setting.
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         super().__init__(metrics)
         modules = [m for one in self.values() if isinstance(one, nn.Module) for m in one.modules()]
-        self._validate: list[Any] = [
+        self._validating: list[Any] = [
             m for m in modules if getattr(m, "validate_args", None) is True
         ]
-        self._validates = bool(self._validate)
+        self._is_on = bool(self._validating)
 
-    def begin(self) -> None:
-        """Forget all updates."""
-        self.end()
+    def begin_pass(self) -> None:
+        """Reset all metrics."""
+        self.end_pass()
         for metric in self.values():
             metric.reset()
 
-    def take(self, outputs: Any, targets: Any) -> None:
-        """Take in one batch."""
+    def update_all(self, outputs: Any, targets: Any) -> None:
+        """Update all metrics with one batch."""
         for metric in self.values():
             metric.update(outputs, targets)
-        if self._validates:
-            self._set(validate=False)
+        if self._is_on:
+            self._set_validation(on=False)
 
-    def end(self) -> None:
-        """A pass is over."""
-        self._set(validate=True)
+    def end_pass(self) -> None:
+        """Turn validation on again."""
+        self._set_validation(on=True)
 
-    def _set(self, *, validate: bool) -> None:
-        self._validates = validate and bool(self._validate)
-        for module in self._validate:
-            module.validate_args = validate
+    def _set_validation(self, *, on: bool) -> None:
+        self._is_on = on and bool(self._validating)
+        for module in self._validating:
+            module.validate_args = on

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from stoker.events.writers.console import number
+from stoker.events.writers.console import format_number
 from stoker.hooks.base.monitor import Monitor
 from stoker.report.blocks import Block, Chart, Charts, Code, Heading, Line, Shares, Table, Text
 from stoker.report.card import card_of
@@ -103,9 +103,9 @@ def _results(facts: Facts) -> list[list[str]]:
         if not name.startswith(("val/", "train/")):
             continue
         best = _best(name, curve)
-        at_best = ["", ""] if best is None else [number(name, curve.values[best]),
+        at_best = ["", ""] if best is None else [format_number(name, curve.values[best]),
                                                 str(curve.steps[best])]  # fmt: skip
-        rows.append([name, number(name, curve.values[-1]), str(curve.steps[-1]), *at_best])
+        rows.append([name, format_number(name, curve.values[-1]), str(curve.steps[-1]), *at_best])
     return rows
 
 
@@ -150,7 +150,9 @@ def _checkpoints(facts: Facts) -> Table:
     for one in facts.checkpoints:
         metrics = one.info.get("metrics")
         numbers = metrics.items() if isinstance(metrics, dict) else ()
-        shown = [f"{name} {number(str(name), v)}" for name, v in numbers if isinstance(v, float)]
+        shown = [
+            f"{name} {format_number(str(name), v)}" for name, v in numbers if isinstance(v, float)
+        ]
         state = "whole" if not one.faults else f"broken: {'; '.join(one.faults)}"
         rows.append([one.name, format_size(one.size), "  ".join(shown[:4]), state])
     return Table(rows, ("checkpoint", "size", "results", "state"))

@@ -1,1 +1,1 @@
-"""Writers: one module per destination."""
+"""Writers: one module for each destination."""

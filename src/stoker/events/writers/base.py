@@ -1,4 +1,4 @@
-"""`Writer`: what carries rows of numbers out of a run."""
+"""`Writer`: the base class of writers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,8 +9,16 @@ from stoker.events.storage import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where a run is when rows are written: what a reader needs beside the numbers."""
+class RunProgress:
+    """How far the run is when rows are written.
+
+    Attributes:
+        step: Finished steps.
+        epoch: Finished epochs.
+        samples: Samples seen.
+        total_steps: The number of steps the run will make, if known.
+        eta: The estimated seconds left, if known.
+    """
 
     step: int
     epoch: int
@@ -20,31 +28,35 @@ class Where:
 
 
 class Writer(ABC):
-    """Carries rows to one destination. It is opened with its first row and closed with the run.
+    """Write rows of numbers to one destination.
+
+    A writer is opened before its first row and closed at the end of the run. Subclasses implement
+    `write`; those with a file or folder also set `file` and implement `open` and `close`, and
+    `length` and `cut` to drop what a killed attempt wrote after its last checkpoint.
 
     Args:
-        path: where to write; None means `file` in the run folder.
+        path: Where to write. None means `file` in the run folder.
     """
 
     file: ClassVar[str | None] = None
-    """What the writer makes in the run folder; None where it needs no folder."""
+    """The name of the file or folder in the run folder; None if the writer needs none."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else None
 
-    def open(self, path: Path) -> None:  # noqa: B027, a writer without a file needs neither
-        """Get ready to write there; called again after a `close`."""
+    def open(self, path: Path) -> None:  # noqa: B027, optional
+        """Prepare to write to ``path``; called again after `close`."""
 
     def length(self, path: Path, until: int | None = None) -> int:
-        """How much is written there, until the end of a step if given, for `cut` to go back to."""
+        """Return the length to pass to `cut`: the current one, or that after step ``until``."""
         return 0
 
     def cut(self, path: Path, length: int, step: int) -> None:  # noqa: B027
-        """Before `open`: forget what was written after the file had this length, at this step."""
+        """Drop everything written after the file had this length at this step; precedes `open`."""
 
     @abstractmethod
-    def write(self, rows: list[Row], where: Where) -> None:
-        """Take rows, oldest step first."""
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
+        """Write rows, oldest step first."""
 
     def close(self) -> None:  # noqa: B027
-        """Leave everything complete on disk."""
+        """Flush and close."""

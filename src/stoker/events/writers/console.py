@@ -1,16 +1,16 @@
-"""Metrics as one line for people and grep."""
+"""`Console`: one line per step on standard error."""
 
 import sys
 from datetime import timedelta
 
 from stoker.events.storage import Row
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 
 _UNITS = {"time/step": ("time", "s/step"), "time/data": ("data", "s/step")}
 
 
 class Console(Writer):
-    """Prints one line per row.
+    """Print one line per row to standard error.
 
     ``step: 50/1000  eta: 0:00:12  samples: 400  train/loss: 0.4321  lr: 1.00e-03``
     """
@@ -18,19 +18,19 @@ class Console(Writer):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def write(self, rows: list[Row], where: Where) -> None:
-        """Print the rows to standard error, as progress goes there too."""
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
+        """Print the rows."""
         for row in rows:
-            print(line(row, where), file=sys.stderr, flush=True)
+            print(format_row(row, progress), file=sys.stderr, flush=True)
 
 
-def line(row: Row, where: Where) -> str:
-    """A row as one line of ``name: value`` pairs, two blanks between them."""
-    of = f"/{where.total_steps}" if where.total_steps else ""
-    parts = [f"step: {row.step}{of}"]
-    if where.eta is not None and row.step == where.step:
-        parts.append(f"eta: {timedelta(seconds=round(where.eta))}")
-    parts.append(f"samples: {where.samples}")
+def format_row(row: Row, progress: RunProgress) -> str:
+    """Return a row as one line of ``name: value`` pairs, separated by two spaces."""
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    parts = [f"step: {row.step}{total}"]
+    if progress.eta is not None and row.step == progress.step:
+        parts.append(f"eta: {timedelta(seconds=round(progress.eta))}")
+    parts.append(f"samples: {progress.samples}")
     parts += [_pair(name, value) for name, value in row.scalars.items()]
     return "  ".join(parts)
 
@@ -39,11 +39,11 @@ def _pair(name: str, value: float) -> str:
     if name in _UNITS:
         label, unit = _UNITS[name]
         return f"{label}: {value:.4f} {unit}"
-    return f"{name}: {number(name, value)}"
+    return f"{name}: {format_number(name, value)}"
 
 
-def number(name: str, value: float) -> str:
-    """A number as people like to read it under that name."""
+def format_number(name: str, value: float) -> str:
+    """Return a number as readable text; learning rates use scientific notation."""
     if name.split("/", maxsplit=1)[0] == "lr":
         return f"{value:.2e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

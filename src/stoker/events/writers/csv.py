@@ -1,24 +1,23 @@
-"""Metrics as a table for spreadsheets."""
+"""`Csv`: a table for spreadsheets."""
 
 import csv
 from pathlib import Path
 
 from stoker.events.storage import Row
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 from stoker.storage import atomic_file
 
 
 class Csv(Writer):
-    """Appends to ``metrics.csv``: a line per row, a column per name.
+    """Append to ``metrics.csv``, with one line per row and one column per name.
 
-    A name that appears later gets a column at the end, and the file is written anew, aside and
-    then renamed.
+    A new name adds a column at the end; the file is then rewritten and replaced atomically.
     """
 
     file = "metrics.csv"
 
     def open(self, path: Path) -> None:
-        """Take up the columns of an existing file."""
+        """Read the columns of an existing file."""
         self._path = path
         self._columns = ["step", "epoch", "samples"]
         if path.exists():
@@ -26,20 +25,20 @@ class Csv(Writer):
                 self._columns = next(csv.reader(file), self._columns)
 
     def length(self, path: Path, until: int | None = None) -> int:
-        """Lines, without the one of names."""
+        """Return the number of lines without the header."""
         lines = self._lines(path)
         return sum(until is None or int(line["step"]) <= until for line in lines)
 
     def cut(self, path: Path, length: int, step: int) -> None:
-        """Cut off the lines of an attempt that was killed."""
+        """Drop the lines of a killed attempt."""
         lines = self._lines(path)
         if len(lines) > length:
             self._path, self._columns = path, list(lines[0])
             self._rewrite(lines[:length])
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Append the rows."""
-        head = {"epoch": where.epoch, "samples": where.samples}
+        head = {"epoch": progress.epoch, "samples": progress.samples}
         lines = [{"step": row.step, **head, **row.scalars} for row in rows]
         new = [name for line in lines for name in line if name not in self._columns]
         if new or not self._path.exists():

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one object per line, appended, whole up to the last line after a kill."""
+"""`JsonLines`: one JSON object per line."""
 
 import json
 import math
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from stoker.events.storage import Row
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 
 
 class JsonLines(Writer):
-    """Appends to ``metrics.jsonl``.
+    """Append to ``metrics.jsonl``.
 
-    Each line has ``step``, ``epoch``, ``samples`` and ``time`` (seconds since 1970) and the
-    numbers of that step. What is no number in JSON is written as a string: ``"NaN"``,
-    ``"Infinity"``, ``"-Infinity"``.
+    Each line has ``step``, ``epoch``, ``samples``, ``time`` (seconds since 1970) and the numbers of
+    that step. Values that JSON cannot express are strings: ``"NaN"``, ``"Infinity"``,
+    ``"-Infinity"``. A kill can only damage the last line, which is dropped on resume.
     """
 
     file = "metrics.jsonl"
@@ -26,37 +26,37 @@ class JsonLines(Writer):
         self._file: IO[str] | None = None
 
     def open(self, path: Path) -> None:
-        """Open for appending; a last line that a kill left torn is cut off."""
-        _cut_torn_line(path)
+        """Open the file for appending, and drop an incomplete last line."""
+        _drop_incomplete_line(path)
         self._file = path.open("a", encoding="utf-8", newline="\n")
 
     def length(self, path: Path, until: int | None = None) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         if not path.exists():
             return 0
         if until is None:
             return path.stat().st_size
         lines = path.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        return sum(len(line) for line in whole if json.loads(line)["step"] <= until)
+        complete = [line for line in lines if line.endswith(b"\n")]
+        return sum(len(line) for line in complete if json.loads(line)["step"] <= until)
 
     def cut(self, path: Path, length: int, step: int) -> None:
-        """Cut off the lines of an attempt that was killed."""
+        """Drop the lines of a killed attempt."""
         if path.exists() and path.stat().st_size > length:
             os.truncate(path, length)
 
-    def write(self, rows: list[Row], where: Where) -> None:
-        """One line per row, handed to the operating system before it returns."""
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
+        """Append one line per row and flush."""
         assert self._file is not None
         for row in rows:
             scalars = {name: _json_number(value) for name, value in row.scalars.items()}
-            self._file.write(json.dumps(self.head(row, where) | scalars) + "\n")
+            self._file.write(json.dumps(self.head(row, progress) | scalars) + "\n")
         self._file.flush()
 
-    def head(self, row: Row, where: Where) -> dict[str, Any]:
-        """What a line begins with."""
+    def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
+        """Return the first entries of a line."""
         now = round(time.time(), 3)
-        return {"step": row.step, "epoch": where.epoch, "samples": where.samples, "time": now}
+        return {"step": row.step, "epoch": progress.epoch, "samples": progress.samples, "time": now}
 
     def close(self) -> None:
         """Close the file."""
@@ -66,7 +66,7 @@ class JsonLines(Writer):
 
 
 def read_json_lines(path: str | Path) -> list[dict[str, float]]:
-    """The rows of a ``metrics.jsonl``; a torn last line is left out."""
+    """Return the rows of a ``metrics.jsonl``, without an incomplete last line."""
     rows = []
     for line in Path(path).read_text(encoding="utf-8").split("\n")[:-1]:
         row = json.loads(line)
@@ -80,10 +80,10 @@ def _json_number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _cut_torn_line(path: Path) -> None:
+def _drop_incomplete_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        whole = file.read()
-        if whole and not whole.endswith(b"\n"):
-            file.truncate(whole.rfind(b"\n") + 1)
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,14 +1,14 @@
-"""Metrics for TensorBoard."""
+"""`TensorBoard`: event files for TensorBoard."""
 
 from pathlib import Path
 from typing import Any
 
 from stoker.events.storage import Row
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 
 
 class TensorBoard(Writer):
-    """Writes event files into ``tb/``; the x axis is the step."""
+    """Write TensorBoard event files to ``tb/``, with the step as the x axis."""
 
     file = "tb"
 
@@ -26,16 +26,16 @@ class TensorBoard(Writer):
         self._purge: int | None = None
 
     def cut(self, path: Path, length: int, step: int) -> None:
-        """Let TensorBoard pass over what an attempt that was killed wrote after this step."""
+        """Make TensorBoard discard what a killed attempt wrote after this step."""
         self._purge = step + 1
 
     def open(self, path: Path) -> None:
-        """Start an event file; TensorBoard shows several in one folder as one run."""
+        """Start a new event file; TensorBoard merges the files of a folder."""
         self._writer = self._make(log_dir=str(path), purge_step=self._purge)
         self._purge = None
 
-    def write(self, rows: list[Row], where: Where) -> None:
-        """Add the numbers at their steps."""
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
+        """Write the numbers at their steps."""
         for row in rows:
             for name, value in row.scalars.items():
                 self._writer.add_scalar(name, value, row.step)

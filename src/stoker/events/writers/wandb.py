@@ -1,4 +1,4 @@
-"""Metrics for Weights & Biases."""
+"""`WandB`: runs on Weights & Biases."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stoker.events.storage import Row
-from stoker.events.writers.base import Where, Writer
+from stoker.events.writers.base import RunProgress, Writer
 from stoker.events.writers.jsonl import JsonLines, read_json_lines
 from stoker.storage import write_atomic
 
@@ -15,18 +15,19 @@ _HEAD = ("step", "epoch", "samples", "time")
 
 
 class WandB(Writer):
-    """Writes to Weights & Biases, under ``wandb/`` of the run folder; the x axis is the step.
+    """Log to Weights & Biases, with the step as the x axis.
 
-    A run that goes on is the same run there. The rows are kept in ``wandb/rows.jsonl``, too: a kill
-    takes with it what W&B has not brought to the disk, so an offline run that goes on is written
-    anew from them, whole, into the one folder that is left for ``wandb sync``. On a server the run
-    is resumed, and a step that is there already is not written again.
+    A resumed run continues the same W&B run. Because a kill can lose rows that W&B has not written
+    to disk yet, all rows are also kept in ``wandb/rows.jsonl``. A resumed offline run is rewritten
+    from them into a single folder for ``wandb sync``; a resumed online run skips steps that the
+    server already has.
 
     Args:
-        path: the folder; None means ``wandb`` in the run folder.
-        project: where W&B lists the run.
-        name: of the run; None means that of the run folder.
-        mode: "offline" needs no account and no network; None leaves it to ``WANDB_MODE``.
+        path: The folder for W&B's files. None means ``wandb`` in the run folder.
+        project: The W&B project.
+        name: The name of the W&B run. None uses the name of the run folder.
+        mode: ``"online"`` or ``"offline"``, which needs no account and no network. None uses
+            ``WANDB_MODE``.
     """
 
     file = "wandb"
@@ -45,21 +46,21 @@ class WandB(Writer):
                 "the WandB writer needs the package 'wandb': pip install 'stoker[wandb]'"
             )
         if mode not in ("online", "offline", None):
-            raise ValueError(f"mode is 'online' or 'offline', got {mode!r}")
+            raise ValueError(f"mode must be 'online' or 'offline', got {mode!r}")
         self._project, self._name, self._mode = project, name, mode
         self._rows = JsonLines()
         self._run: Any = None
 
     def length(self, path: Path, until: int | None = None) -> int:
-        """Bytes of the rows."""
+        """Return the size of ``rows.jsonl`` in bytes."""
         return self._rows.length(path / "rows.jsonl", until)
 
     def cut(self, path: Path, length: int, step: int) -> None:
-        """Cut off the rows of an attempt that was killed."""
+        """Drop the rows of a killed attempt."""
         self._rows.cut(path / "rows.jsonl", length, step)
 
     def open(self, path: Path) -> None:
-        """Begin a run, or go on with the one of this folder."""
+        """Start a W&B run, or resume the one of this folder."""
         import wandb
 
         path.mkdir(parents=True, exist_ok=True)
@@ -85,9 +86,9 @@ class WandB(Writer):
         for row in read_json_lines(path / "rows.jsonl") if offline else ():
             self._log(Row(int(row["step"]), {k: v for k, v in row.items() if k not in _HEAD}))
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Log the numbers at their steps."""
-        self._rows.write(rows, where)
+        self._rows.write(rows, progress)
         for row in rows:
             self._log(row)
 

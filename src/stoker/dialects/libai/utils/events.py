@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stoker import Engine, events
 from stoker.core import dist
-from stoker.events import Row, Where, Writer
+from stoker.events import Row, RunProgress, Writer
 
 _log = logging.getLogger("libai.events")
 
@@ -148,11 +148,11 @@ class JSONWriter(events.JsonLines):
         super().__init__(json_file)
         self.window_size = window_size
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """One line per iteration, its names in order."""
-        super().write([Row(row.step, dict(sorted(row.scalars.items()))) for row in rows], where)
+        super().write([Row(row.step, dict(sorted(row.scalars.items()))) for row in rows], progress)
 
-    def head(self, row: Row, where: Where) -> dict[str, Any]:
+    def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
         """The iteration."""
         return {"iteration": max(0, row.step - 1)}
 
@@ -164,9 +164,9 @@ class TensorboardXWriter(events.TensorBoard):
         super().__init__(log_dir)
         self.window_size = window_size
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Add the numbers, and the images that came."""
-        super().write([Row(max(0, row.step - 1), row.scalars) for row in rows], where)
+        super().write([Row(max(0, row.step - 1), row.scalars) for row in rows], progress)
         storage = get_event_storage()
         for name, image, at in storage.images:
             self._writer.add_image(name, image, at)
@@ -180,15 +180,15 @@ class CommonMetricPrinter(Writer):
         super().__init__(None)
         self._batch_size, self._max_iter, self._shown = batch_size, max_iter, -1
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """The line of the latest iteration, once."""
-        row = next((row for row in rows if row.step == where.step > self._shown), None)
+        row = next((row for row in rows if row.step == progress.step > self._shown), None)
         if row is None or not any("loss" in name for name in row.scalars):
             return
         self._shown, found = row.step, row.scalars
-        eta = [f"eta: {timedelta(seconds=round(where.eta))}"] if where.eta is not None else []
+        eta = [f"eta: {timedelta(seconds=round(progress.eta))}"] if progress.eta is not None else []
         parts = [*eta, f"iteration: {row.step - 1}/{self._max_iter}"]
-        parts.append(f"consumed_samples: {where.samples}")
+        parts.append(f"consumed_samples: {progress.samples}")
         parts += [f"{name}: {value:.4g}" for name, value in found.items() if "loss" in name]
         parts += [f"{n}: {found[n]:.4f} s/iter" for n in ("time", "data_time") if n in found]
         if found.get("time"):
@@ -205,7 +205,7 @@ class Foreign(Writer):
         super().__init__(None)
         self._writer = writer
 
-    def write(self, rows: list[Row], where: Where) -> None:
+    def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Tell it."""
         self._writer.write()
 

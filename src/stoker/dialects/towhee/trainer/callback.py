@@ -159,7 +159,7 @@ class EarlyStoppingCallback(Callback):
             self._look(logs)
 
     def _look(self, logs: Logs) -> None:
-        reason = self._judge.judge(float(logs[self.monitor])) if self.monitor in logs else None
+        reason = self._judge.check(float(logs[self.monitor])) if self.monitor in logs else None
         if reason is not None:
             self.control.should_training_stop, self.control.reason = True, reason
 

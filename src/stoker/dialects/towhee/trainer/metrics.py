@@ -43,7 +43,7 @@ class TMMetrics:
             near = did_you_mean(metric_name, known)
             raise ValueError(f"there is no metric {metric_name!r}{near}")
         self.name = metric_name
-        self._kind = metrics.kind_of(_OLD.get(metric_name, metric_name))
+        self._kind = metrics.metric_class(_OLD.get(metric_name, metric_name))
         self._arguments = arguments
         if metric_name.startswith("Binned"):
             self._arguments = {"thresholds": 100, **arguments}

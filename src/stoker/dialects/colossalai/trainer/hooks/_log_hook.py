@@ -9,7 +9,7 @@ import torch
 from stoker.core import dist
 from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
-from stoker.hooks.timing import host_peak_gib
+from stoker.hooks.memory import host_peak_gib
 
 
 def _metrics(trainer: Any, mode: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics by name: our own, and every class of torchmetrics."""
+"""Find metrics by name: those of Stoker and every class of torchmetrics."""
 
 from typing import Any
 
@@ -10,31 +10,32 @@ _OWN: dict[str, Any] = {"accuracy": Accuracy}
 
 
 def get(name: str, **arguments: Any) -> Metric:
-    """The metric of that name: ``get("accuracy", topk=5)``, ``get("MeanSquaredError")``.
+    """Return a new metric: ``get("accuracy", topk=5)``, ``get("MeanSquaredError")``.
 
-    Lower-case names are Stoker's own, others are classes of torchmetrics; the arguments go to
-    the class.
+    Args:
+        name: A lower-case name of a Stoker metric, or the name of a torchmetrics class.
+        arguments: Passed to the class.
     """
-    made: Metric = kind_of(name)(**arguments)
-    return made
+    metric: Metric = metric_class(name)(**arguments)
+    return metric
 
 
-def kind_of(name: str) -> Any:
-    """The class behind a name that `get` takes."""
+def metric_class(name: str) -> Any:
+    """Return the class of a metric name."""
     if name in _OWN:
         return _OWN[name]
     classes = _torchmetrics()
     if name not in classes:
         known = [*_OWN, *classes]
         raise ValueError(
-            f"no metric is named {name!r}{did_you_mean(name, known)} "
+            f"there is no metric named {name!r}{did_you_mean(name, known)} "
             f"(stoker.metrics.available() lists all {len(known)})"
         )
     return classes[name]
 
 
 def available() -> list[str]:
-    """Every name that `get` takes; without torchmetrics, those of Stoker's own."""
+    """Return all names that `get` accepts; torchmetrics adds its own if it is installed."""
     try:
         return [*_OWN, *sorted(_torchmetrics())]
     except ImportError:
@@ -42,17 +43,14 @@ def available() -> list[str]:
 
 
 def _torchmetrics() -> dict[str, Any]:
-    """The metric classes that this torchmetrics really has, by name."""
+    """Return the metric classes of the installed torchmetrics by name."""
     try:
         import torchmetrics
         from torchmetrics import classification, regression
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # RuntimeError: a torchvision that does not fit torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError: incompatible torchvision
         raise ImportError(
-            f"torchmetrics cannot be imported ({error}): pip install torchmetrics, and remove a "
-            "torchvision that was made for another torch"
+            f"torchmetrics cannot be imported ({error}): run 'pip install torchmetrics', and "
+            "upgrade or remove a torchvision built for another version of torch"
         ) from error
     return {
         name: value

@@ -1,0 +1,56 @@
+"""`KeepBest`: end training with the best weights."""
+
+from typing import Any
+
+from torch import Tensor
+
+from stoker.engine import bare
+from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.hooks.base.result_hook import ResultHook
+from stoker.run import Run
+
+
+class KeepBest(ResultHook):
+    """Restore the weights of the best result when training ends without an error.
+
+    The weights kept are the ones that were validated: with `EMA`, the averaged weights.
+
+    Args:
+        monitor: The result that decides, such as ``"val/accuracy"``.
+        mode: ``"min"`` or ``"max"``; None infers it from the name where that is unambiguous.
+    """
+
+    replicated_state = True
+
+    def __init__(self, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
+        super().__init__(Monitor(monitor, mode))
+        self.step: int | None = None
+        self._weights: dict[str, Tensor] = {}
+
+    def on_result(self, run: Run, value: float) -> None:
+        """Keep a copy of the weights if the result is the best so far."""
+        if self.monitor.improves(value):
+            self.step = run.step
+            weights = bare(run.engine.model).state_dict()
+            self._weights = {
+                name: weight.detach().cpu().clone() for name, weight in weights.items()
+            }
+
+    def after_train(self, run: Run) -> None:
+        """Load the best weights into the model."""
+        if run.error is None and self._weights:
+            bare(run.engine.model).load_state_dict(self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value, its step and its weights."""
+        return {
+            "monitor": self.monitor.state_dict(),
+            "step": self.step,
+            "weights": dict(self._weights),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the best value, its step and its weights."""
+        self.monitor.load_state_dict(state["monitor"])
+        self.step = state["step"]
+        self._weights = dict(state["weights"])
