@@ -316,7 +316,7 @@ def test_the_engine_has_every_attribute_the_pages_name() -> None:
 def hook_table() -> dict[str, tuple[str, str]]:
     """The rows of the table of built-in hooks: what each does, and its main arguments."""
     _, _, section = prose(ROOT / "docs" / "loop-and-hooks.md").partition(
-        "## The hooks that come with it"
+        "## Built-in hooks"
     )
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) ?\|$", section, flags=re.MULTILINE)
     return {name: (does, arguments) for name, does, arguments in rows}
