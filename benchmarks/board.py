@@ -1,9 +1,9 @@
-"""How quick the board is with 5,000,000 points in a run, and with 200 runs.
+"""Measure how fast the board is with 5,000,000 points in a run, and with 200 runs.
 
     python benchmarks/board.py
 
-Every figure is a request over loopback to the real server, the median of several. It ends with 1
-if opening a run takes more than 300 ms or a zoom more than 150 ms, with the index warm.
+Every figure is the median of several requests over loopback to the real server. The exit code is 1
+if opening a run takes more than 300 ms or a zoom more than 150 ms, with a warm index.
 """
 
 import argparse
@@ -55,31 +55,31 @@ def served(root: Path, cache: Path) -> Iterator[int]:
     thread.join()
 
 
-def ask(port: int, call: str, asked: dict[str, object] | None = None) -> dict[str, object]:
+def get(port: int, call: str, query: dict[str, object] | None = None) -> dict[str, object]:
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", f"/api/{call}?{urlencode(asked or {}, doseq=True)}")
+    connection.request("GET", f"/api/{call}?{urlencode(query or {}, doseq=True)}")
     body = connection.getresponse().read()
     connection.close()
     return json.loads(body)
 
 
 def open_run(port: int, name: str) -> None:
-    """What the page asks for when a run is chosen: its details and every curve of it."""
-    ask(port, "run", {"run": name})
-    ask(port, "series", {"run": name, "name": NAMES, "points": 1500})
+    """Request what the page needs to show a run: its details and all its curves."""
+    get(port, "run", {"run": name})
+    get(port, "series", {"run": name, "name": NAMES, "points": 1500})
 
 
 def milliseconds(call, times: int = 9) -> float:
-    took = []
+    times_ms = []
     for _ in range(times):
         began = perf_counter()
         call()
-        took.append(1000 * (perf_counter() - began))
-    return statistics.median(took)
+        times_ms.append(1000 * (perf_counter() - began))
+    return statistics.median(times_ms)
 
 
 def until_read(port: int, name: str) -> None:
-    while ask(port, "run", {"run": name})["read"] < 1:
+    while get(port, "run", {"run": name})["read"] < 1:
         pass
 
 
@@ -89,22 +89,22 @@ def large(root: Path, cache: Path, rows: int) -> dict[str, float]:
         found["first answer, nothing read yet"] = milliseconds(lambda: open_run(port, "large"), 1)
         began = perf_counter()
         until_read(port, "large")
-        found["reading all of it, once, in the background"] = 1000 * (perf_counter() - began)
-        found["opening the run"] = milliseconds(lambda: open_run(port, "large"))
+        found["read everything, once, in the background"] = 1000 * (perf_counter() - began)
+        found["open the run"] = milliseconds(lambda: open_run(port, "large"))
         windows = np.random.default_rng(1).uniform(0, 0.9, 30) * rows
 
         def zoom() -> None:
             start = windows[zoom.count % 30]
             zoom.count += 1
-            asked = {"run": "large", "name": NAMES, "points": 1500}
-            ask(port, "series", asked | {"from": start, "to": start + rows / 10})
+            query = {"run": "large", "name": NAMES, "points": 1500}
+            get(port, "series", query | {"from": start, "to": start + rows / 10})
 
         zoom.count = 0
-        found["a zoom, all curves"] = milliseconds(zoom, 30)
+        found["zoom, all curves"] = milliseconds(zoom, 30)
         by_time = {"run": "large", "name": NAMES, "points": 1500, "x": "time"}
-        found["another x axis"] = milliseconds(lambda: ask(port, "series", by_time), 1)
+        found["another x axis"] = milliseconds(lambda: get(port, "series", by_time), 1)
     with served(root, cache) as port:
-        found["opening it after a restart, index in the cache"] = milliseconds(
+        found["open it after a restart, index in the cache"] = milliseconds(
             lambda: open_run(port, "large"), 1
         )
     return found
@@ -114,11 +114,11 @@ def many(root: Path, cache: Path, count: int) -> dict[str, float]:
     found = {}
     with served(root, cache) as port:
         began = perf_counter()
-        while any(run["read"] < 1 or not run["rows"] for run in ask(port, "runs")["runs"]):
+        while any(run["read"] < 1 or not run["rows"] for run in get(port, "runs")["runs"]):
             pass
-        found[f"{count} runs, first list that is complete"] = 1000 * (perf_counter() - began)
-        found[f"{count} runs, list"] = milliseconds(lambda: ask(port, "runs"))
-        found[f"{count} runs, table"] = milliseconds(lambda: ask(port, "table"))
+        found[f"{count} runs, first complete list"] = 1000 * (perf_counter() - began)
+        found[f"{count} runs, list"] = milliseconds(lambda: get(port, "runs"))
+        found[f"{count} runs, table"] = milliseconds(lambda: get(port, "table"))
     return found
 
 
@@ -138,9 +138,9 @@ def main() -> int:
         for number in range(options.runs):
             write_run(base / "many" / f"run-{number:03}", options.rows)
         found |= many(base / "many", base / "cache", options.runs)
-    for what, took in found.items():
-        print(f"{what:<50} {took:9,.1f} ms")
-    return int(found["opening the run"] > 300 or found["a zoom, all curves"] > 150)
+    for action, duration in found.items():
+        print(f"{action:<50} {duration:9,.1f} ms")
+    return int(found["open the run"] > 300 or found["zoom, all curves"] > 150)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Microseconds per batch of data in memory: a DataLoader, and the ways that gather.
+"""Measure microseconds per batch of data in memory: a DataLoader compared with gathering.
 
-Rows of 64 floats and a label, shuffled, batches of several sizes. All ways run in one process on
-one core, in interleaved rounds; the figures are medians, and the ratio is that of the medians.
+The data is shuffled rows of 64 floats and a label, in batches of several sizes. All variants run in
+one process on one core, in interleaved rounds; the figures are medians, and ratios are of medians.
 
     python benchmarks/data.py [--rounds 7] [--rows 16384]
 """
@@ -20,14 +20,14 @@ from stoker import data
 from stoker.data import BatchFeeder
 
 
-def took(batches: Iterable[Any]) -> float:
+def seconds(batches: Iterable[Any]) -> float:
     began = time.perf_counter()
     for _ in batches:
         pass
     return time.perf_counter() - began
 
 
-def ways(x: torch.Tensor, y: torch.Tensor, size: int) -> dict[str, Callable[[], Iterable[Any]]]:
+def variants(x: torch.Tensor, y: torch.Tensor, size: int) -> dict[str, Callable[[], Iterable[Any]]]:
     def plain() -> DataLoader[Any]:
         return DataLoader(TensorDataset(x, y), size, shuffle=True)
 
@@ -57,14 +57,14 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     x, y = torch.randn(options.rows, 64), torch.randint(0, 10, (options.rows,))
-    print(f"{options.rows} rows, {options.rounds} rounds: µs per batch, and times the first line")
+    print(f"{options.rows} rows, {options.rounds} rounds: µs per batch, ratio to the first")
     for size in (8, 32, 256, 1024):
-        made = ways(x, y, size)
+        made = variants(x, y, size)
         times: dict[str, list[float]] = {name: [] for name in made}
         for round_number in range(options.rounds + 1):
             for name, batches in made.items():
-                microseconds = took(batches()) / (options.rows // size) * 1e6
-                if round_number:  # the first warms up
+                microseconds = seconds(batches()) / (options.rows // size) * 1e6
+                if round_number:  # the first is warm-up
                     times[name].append(microseconds)
         base = statistics.median(next(iter(times.values())))
         print(f"\nbatches of {size}")

@@ -1,10 +1,10 @@
-"""Microseconds per step that a dialect adds to the native trainer with the same hooks.
+"""Measure the microseconds per step that a dialect adds to the native trainer with the same hooks.
 
-A hollow model, which computes nothing, so that nearly nothing but the loop shows. All variants run
-in one process on one core, in interleaved rounds. Processor time of the thread is taken, and the
-start of a fit is not counted in: it is a long fit less a short one. Three figures: the fastest
-round of a dialect less that of its native twin, the same for the first quartile of the rounds, and
-the median of the differences round by round. The native trainer against itself is the noise.
+The model is empty and computes nothing, so that almost only the loop shows. All variants run in one
+process on one core, in interleaved rounds. The benchmark measures CPU time of the thread and
+subtracts a short fit from a long one, which excludes the start of a fit. It prints three figures:
+the fastest round of a dialect minus that of its native twin, the same for the first quartile, and
+the median of the differences per round. The native trainer compared with itself shows the noise.
 
     python benchmarks/dialects.py [--rounds 10] [--steps 3000]
 """
@@ -41,8 +41,8 @@ BATCH = 8
 Fit: TypeAlias = Callable[[list[Any]], None]
 
 
-class Hollow(nn.Module):
-    """One number, whatever the inputs."""
+class Empty(nn.Module):
+    """Return one parameter, whatever the inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,34 +52,34 @@ class Hollow(nn.Module):
         return self.number
 
 
-class Named(Hollow):
-    """The same by name, as LiBai's models return it."""
+class Named(Empty):
+    """Return a dict of losses, as LiBai's models do."""
 
     def forward(self, **_: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
         return {"loss": self.number}
 
 
-class Given(nn.Module):
-    """The output as the loss."""
+class Identity(nn.Module):
+    """Return the output as the loss."""
 
     def forward(self, outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         return outputs
 
 
-class Still(torch.optim.SGD):
-    """Changes nothing."""
+class NoUpdate(torch.optim.SGD):
+    """Change nothing."""
 
     def step(self) -> None:  # type: ignore[override]
         pass
 
 
-def parts(kind: type[nn.Module] = Hollow) -> tuple[nn.Module, Still, nn.Module]:
+def parts(kind: type[nn.Module] = Empty) -> tuple[nn.Module, NoUpdate, nn.Module]:
     model = kind()
-    return model, Still(model.parameters(), lr=0.1), Given()
+    return model, NoUpdate(model.parameters(), lr=0.1), Identity()
 
 
-class ValidationRecord(Hook):
-    """A hook of the user's that acts after every step."""
+class UserHook(Hook):
+    """A user's hook that acts after every step."""
 
     def after_step(self, run: Any) -> None:
         pass
@@ -90,7 +90,7 @@ def native(*more: Hook, rate: bool = False) -> Fit:
         model, optimizer, criterion = parts()
         steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0) if rate else None
         engine = Engine(model, optimizer, criterion, lr_scheduler=steady)
-        Trainer(engine, [hooks.Loss(), ValidationRecord(), *more]).fit(batches, epochs=1)
+        Trainer(engine, [hooks.Loss(), UserHook(), *more]).fit(batches, epochs=1)
 
     return fit
 
@@ -99,12 +99,12 @@ def colossalai(batches: list[Any]) -> None:
     model, optimizer, criterion = parts()
     steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
-    class Looks(colossal.BaseHook):
+    class UserHook(colossal.BaseHook):
         def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
             pass
 
     trainer = ColossalTrainer(ColossalEngine(model, optimizer, criterion))
-    own = [colossal.LossHook(), colossal.LRSchedulerHook(steady, by_epoch=False), Looks()]
+    own = [colossal.LossHook(), colossal.LRSchedulerHook(steady, by_epoch=False), UserHook()]
     trainer.fit(batches, epochs=1, hooks=own)
 
 
@@ -112,26 +112,26 @@ def native_of_names(batches: list[Any]) -> None:
     model, optimizer, _ = parts(Named)
     steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     engine = Engine(model, optimizer, lr_scheduler=steady)
-    Trainer(engine, [hooks.Loss(), hooks.LR(), hooks.Timing(), ValidationRecord()]).fit(
-        batches, epochs=1
-    )
+    Trainer(engine, [hooks.Loss(), hooks.LR(), hooks.Timing(), UserHook()]).fit(batches, epochs=1)
 
 
 def in_libai(batches: list[Any]) -> None:
     model, optimizer, _ = parts(Named)
     steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
-    class Looks(libai.HookBase):
+    class UserHook(libai.HookBase):
         def after_step(self) -> None:
             pass
 
     trainer = EagerTrainer(model, batches, optimizer)
-    trainer.register_hooks([libai.IterationTimer(), libai.LRScheduler(optimizer, steady), Looks()])
+    trainer.register_hooks(
+        [libai.IterationTimer(), libai.LRScheduler(optimizer, steady), UserHook()]
+    )
     trainer.train(0, len(batches))
 
 
 def in_orca(batches: list[Any]) -> None:
-    class Looks(OrcaCallback):
+    class UserHook(OrcaCallback):
         def after_train_iter(self, runner: Any) -> None:
             pass
 
@@ -139,12 +139,12 @@ def in_orca(batches: list[Any]) -> None:
     estimator = Estimator.from_torch(
         model=model, optimizer=optimizer, loss=criterion, backend="local", log_level=logging.ERROR
     )
-    estimator.fit(Ready(batches), epochs=1, callbacks=[Looks()])
+    estimator.fit(Ready(batches), epochs=1, callbacks=[UserHook()])
     estimator.shutdown()
 
 
 class Ready:
-    """Batches as they are."""
+    """A loader of prepared batches."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._batches = batches
@@ -162,7 +162,7 @@ def native_saving(batches: list[Any]) -> None:
 
 
 def towhee(batches: list[Any]) -> None:
-    class Looks(TowheeCallback):
+    class UserHook(TowheeCallback):
         reads_every = 0
 
         def on_train_batch_end(self, batch: Any, logs: Any) -> None:
@@ -177,7 +177,7 @@ def towhee(batches: list[Any]) -> None:
         trainer = TowheeTrainer(model, config, train_dataloader=Ready(batches))
         trainer.set_optimizer(optimizer)
         trainer.set_loss(criterion)
-        trainer.add_callback(Looks())
+        trainer.add_callback(UserHook())
         trainer.train()
 
 
@@ -191,7 +191,7 @@ PAIRS: dict[str, tuple[Fit, Fit]] = {
 
 
 def seconds(fit: Fit, batches: list[Any]) -> float:
-    began = time.thread_time()  # of the processor, so that other work on the machine hardly counts
+    began = time.thread_time()  # CPU time: other work on the machine hardly disturbs it
     fit(batches)
     return time.thread_time() - began
 
@@ -205,18 +205,18 @@ def measure(steps: int, rounds: int, only: list[str]) -> None:
     pairs = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     named = [{"x": one, "y": other} for one, other in pairs]
     chosen = {name: PAIRS[name] for name in only or PAIRS}
-    took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chosen}
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in chosen}
     for number in range(rounds + 1):
         for name, both in chosen.items():
-            for fit, values in zip(both, took[name], strict=True):
+            for fit, values in zip(both, times[name], strict=True):
                 data = named if name == "libai" else pairs
                 long, short = seconds(fit, data), seconds(fit, data[: steps // 10])
-                if number:  # the first round warms up
+                if number:  # the first round is warm-up
                     values.append((long - short) / (steps - steps // 10) * 1e6)
     sys.stdout = sys.__stdout__
-    print(f"µs per step over the native trainer ({rounds} rounds of {steps} steps)")
+    print(f"µs per step added to the native trainer ({rounds} rounds of {steps} steps)")
     print(f"  {'':24}{'native':>10}{'fastest':>10}{'quartile':>10}{'median':>10}")
-    for name, (base, values) in took.items():
+    for name, (base, values) in times.items():
         fastest = min(values) - min(base)
         quarter = fast_quarter(values) - fast_quarter(base)
         middle = statistics.median(v - b for v, b in zip(values, base, strict=True))

@@ -1,7 +1,7 @@
-"""How much memory a very long run gains: resident size over a million steps with default hooks.
+"""Measure the memory growth of a very long run: a million steps with the default hooks.
 
-A hollow model, so that a million steps take a minute or two, with logging at every step into a
-run folder. What matters is the last column: it must not grow.
+The model is empty, so that a million steps take a minute or two, and every step is logged into a
+run folder. The last column, the growth of the resident size, must stay near zero.
 
     python benchmarks/memory.py [--steps 1000000]
 """
@@ -19,8 +19,8 @@ from stoker import Engine, Hook, Trainer, hooks
 from stoker.events import JsonLines
 
 
-class Hollow(nn.Module):
-    """One number goes through all the calls of a step."""
+class Empty(nn.Module):
+    """Return one parameter, which passes through all the calls of a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Hollow(nn.Module):
 
 
 class Size(Hook):
-    """Prints the resident size ten times in a run, and how much it grew since the first time."""
+    """Print the resident size ten times in a run, and its growth since the first time."""
 
     same_on_all_ranks = True
 
@@ -50,7 +50,7 @@ def resident_mb() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise SystemExit("this system does not tell how much memory a process holds")
+    raise SystemExit("/proc/self/status has no VmRSS: this benchmark needs Linux")
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = Hollow()
+    model = Empty()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     engine = Engine(model, optimizer, lambda outputs, _: outputs, device="cpu")
     batch = (torch.zeros(8, 2), torch.zeros(8))

@@ -1,11 +1,11 @@
-"""Microseconds per step that Stoker adds to the loop you would write yourself.
+"""Measure the microseconds per step that Stoker adds to the loop you would write yourself.
 
-A tiny model (an MLP of 8-16-4, batch 8), so that the loop's own cost shows, and a hollow one that
-computes nothing, so that nearly nothing else shows. Every variant runs in the same process on one
-core, in interleaved rounds; the start of a fit is counted in. Three figures: the fastest round of a
-variant less that of the plain loop, the same for the first quartile of the rounds, which other work
-on the machine disturbs little, and the median of the differences round by round. The plain loop
-against itself is the noise.
+One model is tiny (an MLP of 8-16-4, batch 8), so that the cost of the loop shows; the other is
+empty and computes nothing, so that almost nothing else shows. Every variant runs in the same
+process on one core, in interleaved rounds; the start of a fit is included. The benchmark prints
+three figures: the fastest round of a variant minus that of the plain loop, the same for the first
+quartile, which other work on the machine hardly disturbs, and the median of the differences per
+round. The plain loop compared with itself shows the noise.
 
     python benchmarks/overhead.py [--rounds 12] [--steps 4000]
 """
@@ -35,14 +35,14 @@ Variant: TypeAlias = Callable[[Any, Parts], float]
 
 
 def tiny() -> Parts:
-    """A model that hardly computes."""
+    """Build a model that hardly computes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     return model, torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
 
 
-def hollow() -> Parts:
-    """A model that computes nothing: one number goes through all the calls of a step."""
+def empty() -> Parts:
+    """Build a model that computes nothing: one parameter passes through all calls of a step."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -56,12 +56,12 @@ def hollow() -> Parts:
         def forward(self, outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
             return outputs
 
-    class Still(torch.optim.SGD):
+    class NoUpdate(torch.optim.SGD):
         def step(self) -> None:
             pass
 
     model = Model()
-    return model, Still(model.parameters(), lr=0.01), Criterion()
+    return model, NoUpdate(model.parameters(), lr=0.01), Criterion()
 
 
 def plain(data: Any, parts: Parts) -> float:
@@ -101,7 +101,7 @@ def stoker(make_hooks: Callable[[], list[Hook]], *, folder: bool = False) -> Var
 
 
 class Idle(Hook):
-    """Overrides nothing that a step fires."""
+    """Override no point of a step."""
 
     def __init__(self, number: int) -> None:
         self.name = f"idle{number}"
@@ -111,7 +111,7 @@ class Idle(Hook):
 
 
 class Terminal(io.StringIO):
-    """A terminal that nobody looks at, so that the bar is drawn."""
+    """A fake terminal, so that the progress bar is drawn."""
 
     def isatty(self) -> bool:
         return True
@@ -120,7 +120,7 @@ class Terminal(io.StringIO):
 VARIANTS: dict[str, Variant] = {
     "plain loop again (noise)": plain,
     "own loop with an Engine": own_loop,
-    "Trainer, nothing on": stoker(list),
+    "Trainer, no hooks": stoker(list),
     "Trainer, 100 idle hooks": stoker(lambda: [Idle(n) for n in range(100)]),
     "Trainer, defaults": stoker(hooks.default),
     "Trainer, defaults and run folder": stoker(hooks.default, folder=True),
@@ -130,7 +130,7 @@ ACCURATE = stoker(lambda: [*hooks.default(), hooks.Metrics("accuracy", on="both"
 
 
 def fast_quarter(values: list[float]) -> float:
-    """The first quartile: what a round takes when the machine leaves it alone."""
+    """Return the first quartile: the time of a round on an undisturbed machine."""
     return statistics.quantiles(values, n=4)[0]
 
 
@@ -138,18 +138,18 @@ def measure(
     name: str, make: Callable[[], Parts], data: Any, variants: dict[str, Variant], rounds: int
 ) -> None:
     steps = len(data)
-    print(f"\n{name}: µs per step over the plain loop ({rounds} rounds of {steps} steps)")
+    print(f"\n{name}: µs per step added to the plain loop ({rounds} rounds of {steps} steps)")
     print(f"  {'':36}{'fastest':>10}{'quartile':>10}{'median':>10}")
-    took: dict[str, list[float]] = {"": [], **{variant: [] for variant in variants}}
+    times: dict[str, list[float]] = {"": [], **{variant: [] for variant in variants}}
     for round_number in range(rounds + 2):
         for variant, run in {"": plain, **variants}.items():
             microseconds = run(data, make()) / steps * 1e6
-            if round_number >= 2:  # the first two warm up
-                took[variant].append(microseconds)
-    base = took.pop("")
+            if round_number >= 2:  # the first two are warm-up
+                times[variant].append(microseconds)
+    base = times.pop("")
     fastest, quartile, median = min(base), fast_quarter(base), statistics.median(base)
-    print(f"  {'plain loop, in all':36}{fastest:10.1f}{quartile:10.1f}{median:10.1f}")
-    for variant, values in took.items():
+    print(f"  {'plain loop, total':36}{fastest:10.1f}{quartile:10.1f}{median:10.1f}")
+    for variant, values in times.items():
         fast = min(values) - fastest
         fast_part = fast_quarter(values) - quartile
         middle = statistics.median(v - b for v, b in zip(values, base, strict=True))
@@ -162,10 +162,10 @@ def import_time() -> None:
     )
     kept = {name: v for name, v in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
-    def took() -> float:
+    def seconds() -> float:
         return float(subprocess.check_output([sys.executable, "-c", script], env=kept))
 
-    best = min(took() for _ in range(6)) * 1000  # the first may have to compile
+    best = min(seconds() for _ in range(6)) * 1000  # the first may have to compile
     print(f"\nimport stoker after import torch: {best:.0f} ms (best of 6)")
 
 
@@ -183,9 +183,9 @@ def main() -> None:
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
     terminal, sys.stderr = sys.stderr, Terminal()
     try:
-        measure("A hollow model, ready batches", hollow, batches, VARIANTS, 2 * options.rounds)
+        measure("An empty model, prepared batches", empty, batches, VARIANTS, 2 * options.rounds)
         variants = {**VARIANTS, WITH_ACCURACY: ACCURATE}
-        measure("A list of ready batches", tiny, batches, variants, options.rounds)
+        measure("A list of prepared batches", tiny, batches, variants, options.rounds)
         measure("A DataLoader", tiny, loader, variants, options.rounds)
     finally:
         sys.stderr = terminal

@@ -1,6 +1,6 @@
-"""Kill a training hundreds of times, resume it each time, and see that it ends at the same bits.
+"""Kill a training hundreds of times, resume it, and check that it ends at the same bits.
 
-The training is the one of tests/support/killable_run.py: dropout, batch norm, noise in the data,
+The training is tests/support/killable_run.py: dropout, batch norm, noise in the data,
 accumulation, a schedule, clipping, EMA, early stopping, the best weights, two writers. Each proof
 kills at different moments.
 

@@ -1,8 +1,8 @@
-"""How long it takes from the command to the end of the first step: `stoker train`, a plain script.
+"""Measure the time from the command to the end of the first step: `stoker train` and a script.
 
-Both train the digits example. The script imports torch and scikit-learn and writes its loop by
-hand; the command reads the config, checks it, makes the run folder and the default hooks. Runs
-alternate; the figures are medians of wall time and of processor time, which other work on the
+Both train the digits example. The script imports torch and scikit-learn and has a hand-written
+loop; the command reads and checks the config, and creates the run folder and the default hooks.
+Runs alternate; the figures are medians of wall time and of CPU time, which other work on the
 machine disturbs less.
 
     python benchmarks/startup.py [--rounds 7]
@@ -48,21 +48,21 @@ for x, y in DataLoader(train, batch_size=32, shuffle=True):
 print("first step", time.process_time(), flush=True)
 """
 
-TELL = """
+PRINT_FIRST_STEP = """
 import time
 
 from stoker import Hook
 
 
-class Tell(Hook):
+class PrintFirstStep(Hook):
     def after_step(self, run):
         print("first step", time.process_time(), flush=True)
-        run.stop("it is known")
+        run.stop("the first step is measured")
 """
 
 
 def first_step(command: list[str], folder: Path) -> tuple[float, float]:
-    """Wall and processor time until the command says that its first step is made."""
+    """Return wall and CPU time until the command reports its first step."""
     began = time.perf_counter()
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -70,9 +70,9 @@ def first_step(command: list[str], folder: Path) -> tuple[float, float]:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("first step"):
-                took = time.perf_counter() - began
+                wall = time.perf_counter() - began
                 process.stdout.read()
-                return took, float(line.split()[-1])
+                return wall, float(line.split()[-1])
     raise SystemExit(f"{' '.join(command)} made no step")
 
 
@@ -80,28 +80,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         shutil.copy(EXAMPLES / "digits.py", folder)
         config = (EXAMPLES / "digits.yaml").read_text()
-        hook = "hooks:\n  - {_target_: first_step.Tell}\n"
+        hook = "hooks:\n  - {_target_: first_step.PrintFirstStep}\n"
         (folder / "digits.yaml").write_text(config.replace("hooks:\n", hook))
-        (folder / "first_step.py").write_text(TELL)
+        (folder / "first_step.py").write_text(PRINT_FIRST_STEP)
         (folder / "plain.py").write_text(PLAIN)
         train = [sys.executable, "-m", "stoker", "train", "digits.yaml", "run.resume=never"]
         commands = {"plain script": [sys.executable, "plain.py"], "stoker train": train}
-        took: dict[str, list[tuple[float, float]]] = {what: [] for what in commands}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for round_number in range(options.rounds + 1):
-            for what, command in commands.items():
+            for name, command in commands.items():
                 seconds = first_step(command, folder)
                 if round_number:  # the first may have to compile
-                    took[what].append(seconds)
+                    times[name].append(seconds)
     print(f"seconds to the end of the first step, medians of {options.rounds}")
-    print(f"  {'':14}{'wall':>8}{'processor':>12}")
+    print(f"  {'':14}{'wall':>8}{'CPU':>12}")
     medians = {}
-    for what, pairs in took.items():
-        medians[what] = [statistics.median(each) for each in zip(*pairs, strict=True)]
-        print(f"  {what:14}{medians[what][0]:8.2f}{medians[what][1]:12.2f}")
+    for name, pairs in times.items():
+        medians[name] = [statistics.median(each) for each in zip(*pairs, strict=True)]
+        print(f"  {name:14}{medians[name][0]:8.2f}{medians[name][1]:12.2f}")
     ratios = [b / a for a, b in zip(*medians.values(), strict=True)]
     print(f"  {'ratio':14}{ratios[0]:8.3f}{ratios[1]:12.3f}")
 

@@ -1,9 +1,10 @@
-"""Train a character-level transformer on the Python language reference, and let it write.
+"""Train a character-level transformer on the Python language reference and sample from it.
 
     python examples/char_transformer.py
 
-The text is `pydoc_data.topics`, 400,000 characters that come with Python. Shows a function as the
-step, a loss by tokens, a rate with warm-up, clipping. As a config it is char_transformer.yaml.
+The text is `pydoc_data.topics`, 400,000 characters that come with Python. The example shows a
+function as the step, a loss weighted by tokens, a learning rate with warm-up, and clipping. The
+same as a config is char_transformer.yaml.
 """
 
 import argparse
@@ -17,11 +18,11 @@ from torch.utils.data import DataLoader
 from stoker import Engine, Output, Trainer, seed_all
 from stoker.nn import Transformer, lr
 
-CONTEXT = 64  # characters that the model looks back
+CONTEXT = 64  # characters that the model sees
 
 
 def next_character(engine: Engine, window: Tensor) -> Output:
-    """The step: every character of a window is to be told from those before it."""
+    """Predict every character of a window from those before it: the step."""
     scores, targets = engine(window[:, :-1]), window[:, 1:]
     loss = engine.criterion(scores.flatten(0, 1), targets.flatten())
     return Output(loss, scores, targets, weight=targets.numel())
@@ -29,7 +30,7 @@ def next_character(engine: Engine, window: Tensor) -> Output:
 
 @torch.no_grad()
 def write(engine: Engine, tokens: Tensor, length: int) -> Tensor:
-    """The tokens with ``length`` further ones, each drawn from what the model expects."""
+    """Append ``length`` tokens, each sampled from the model's prediction."""
     with engine.mode(training=False):
         for _ in range(length):
             scores = engine(tokens[None, -CONTEXT:])[0, -1]
@@ -47,13 +48,13 @@ def vocabulary() -> int:
 
 
 def reference() -> str:
-    """The text of all topics. Passages that several share are kept once, lest one be held out."""
+    """Return the text of all topics, without duplicate passages that would leak into validation."""
     passages = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
     return "\n\n".join(dict.fromkeys(passages)).encode("ascii", "ignore").decode()
 
 
 def windows(part: str) -> Tensor:
-    """Pieces of the text as numbers: those to "train" on, or the last tenth, "held_out"."""
+    """Return windows of the text as tokens: the "train" part, or the last tenth, "held_out"."""
     tokens = torch.tensor([*map(alphabet().index, reference())])
     found = tokens.unfold(0, CONTEXT + 1, CONTEXT)
     return found.tensor_split([-(len(found) // 10)])[part == "held_out"]
@@ -65,7 +66,7 @@ def main() -> None:
     parser.add_argument("--run-dir", default="runs/char_transformer")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # a net as small as this gains little from more
+    torch.set_num_threads(1)  # so small a net gains little from more
     seed_all(0)
     train = DataLoader(windows("train"), batch_size=16, shuffle=True)
     test = DataLoader(windows("held_out"), batch_size=128)

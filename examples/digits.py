@@ -3,8 +3,8 @@
     python examples/digits.py
     python examples/digits.py --epochs 30 --run-dir runs/longer
 
-Shows the usual way: an `Engine`, a `Trainer` with the default hooks, and one metric. The same as a
-config is digits.yaml: stoker train examples/digits.yaml
+This is the usual way: an `Engine`, a `Trainer` with the default hooks, and one metric. The same as
+a config is digits.yaml: stoker train examples/digits.yaml
 """
 
 import argparse
@@ -20,7 +20,7 @@ from stoker import Engine, Trainer, hooks, seed_all
 
 
 def digits(part: str, held_out: int = 360) -> Dataset[tuple[Tensor, ...]]:
-    """8x8 images and labels: those to "train" on, or "held_out", which training never sees."""
+    """Return 8x8 images and labels: the "train" part, or "held_out", which training never sees."""
     images, labels = load_digits(return_X_y=True)
     data = TensorDataset(
         torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16,
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # a net as small as this gains little from more
+    torch.set_num_threads(1)  # so small a net gains little from more
     seed_all(0)
     train = DataLoader(digits("train"), batch_size=32, shuffle=True)
     held_out = DataLoader(digits("held_out"), batch_size=360)
@@ -71,7 +71,7 @@ def main() -> None:
         print(f"losses, log and weights are in {trainer.run.dir}")
         python = os.path.relpath(sys.executable)
         print(f"next: {python} examples/digits.py --epochs 30 --run-dir runs/longer")
-        print(f"      {python} examples/gan.py    (draws digits of its own)")
+        print(f"      {python} examples/gan.py    (generates new digits)")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Learn the digits 0 to 4, then fine-tune the same net to 5 to 9 with its features frozen.
+"""Train a net on the digits 0 to 4, then fine-tune it on 5 to 9 with its features frozen.
 
     python examples/finetune.py
     python examples/finetune.py --epochs 10
 
-Shows `FreezeLayers`: frozen layers get no gradients, ``freeze_bn`` keeps the running statistics
-of batch norms too, and afterwards not a bit of them has changed. As configs the two trainings are
+The example shows `FreezeLayers`: frozen layers get no gradients, and ``freeze_bn`` also keeps the
+running statistics of batch norms, so that not a bit of them changes. The same as configs is
 pretrain.yaml and finetune.yaml.
 """
 
@@ -25,7 +25,7 @@ FEATURES = ["conv1", "norm1", "conv2", "norm2"]
 
 
 def digits(part: str, first: int) -> Dataset[tuple[Tensor, ...]]:
-    """Five digits from ``first`` on, labelled 0 to 4: those to "train" on, or the "held_out"."""
+    """Return the five digits from ``first`` on, labelled 0 to 4: "train" or "held_out" part."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
     labels = torch.tensor(data.target, dtype=torch.int64) - first
@@ -45,7 +45,7 @@ def net() -> nn.Sequential:
 
 
 def pretrained(weights: str) -> nn.Module:
-    """The net with the weights of a file, and a head that knows nothing yet."""
+    """Load the weights of a file into the net, and reset its head."""
     model = net()
     load_model(model, weights)
     model.head.reset_parameters()
@@ -53,13 +53,13 @@ def pretrained(weights: str) -> nn.Module:
 
 
 def features(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter and running statistic below the head."""
+    """Copy every parameter and running statistic below the head."""
     state = model.state_dict()
     return {name: state[name].clone() for name in state if not name.startswith("head")}
 
 
 def learn(model: nn.Module, first: int, args: argparse.Namespace, *more: hooks.Hook) -> float:
-    """The held-out accuracy after training on five digits from ``first`` on."""
+    """Train on the five digits from ``first`` on, and return the held-out accuracy."""
     engine = Engine(model, torch.optim.Adam(model.parameters(), lr=2e-3), nn.CrossEntropyLoss())
     trainer = Trainer(
         engine,
@@ -74,7 +74,7 @@ def learn(model: nn.Module, first: int, args: argparse.Namespace, *more: hooks.H
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fine-tune a digit net with frozen layers.")
-    parser.add_argument("--epochs", type=int, default=5, help="of each of the two trainings")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs of each of the two runs")
     parser.add_argument("--run-dir", default="runs/finetune")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Train a GAN on scikit-learn's handwritten digits, and draw digits that nobody wrote.
+"""Train a GAN on scikit-learn's handwritten digits, and generate new ones.
 
     python examples/gan.py
     python examples/gan.py --epochs 300
 
-Shows an engine with two optimizers, and a `Step` of your own: here one update of the critic and one
-of the generator count together as one step. The same as a config is gan_config.py.
+The example shows an engine with two optimizers and a custom `Step`: one update of the critic and
+one of the generator together count as one step. The same as a config is gan_config.py.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Engine, Output, Run, Step, Trainer, seed_all
 
-NOISE = 16  # numbers that a digit is drawn from
+NOISE = 16  # dimensions of the noise vector
 SHADES = " .:-=+*#%@"
 
 
@@ -42,7 +42,7 @@ class Gan(nn.Module):
 
 
 class GanStep(Step):
-    """One update of each network. The critic scores real images up and drawn ones down."""
+    """Update each network once. The critic learns to score real images high and drawn ones low."""
 
     def train(self, run: Run) -> None:
         engine, critic = run.engine, run.engine.model.critic
@@ -71,7 +71,7 @@ def noise(drawings: int, seed: int = 1) -> Tensor:
 
 
 def as_text(drawn: Tensor, columns: int = 5) -> str:
-    """Images of 8x8 pixels in rows, a pixel as two characters from light to dark."""
+    """Render 8x8 images in rows, each pixel as two characters from light to dark."""
     sheet = drawn.reshape(-1, columns, 8, 8).transpose(1, 2).reshape(-1, columns * 8)
     return "\n".join("".join(SHADES[round(9 * p)] * 2 for p in line) for line in sheet.tolist())
 
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--run-dir", default="runs/gan")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # a net as small as this gains little from more
+    torch.set_num_threads(1)  # so small a net gains little from more
     seed_all(0)
     train = DataLoader(images(), batch_size=64, shuffle=True, drop_last=True)
     model = Gan()

@@ -1,4 +1,4 @@
-"""The config of gan.py: two optimizers by name, and a step of your own.
+"""The config of gan.py: two named optimizers and a custom step.
 
 stoker train examples/gan_config.py
 stoker train examples/gan_config.py optimizer.critic.lr=2e-3 run.epochs=300
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from stoker.config import L
 
 model = L(Gan)()
-optimizer = {  # each gets the parameters of the part of the model that has its name
+optimizer = {  # each gets the parameters of the submodule with its name
     "generator": L(Adam)(lr=1e-3, betas=(0.0, 0.9)),
     "critic": L(Adam)(lr=4e-3, betas=(0.0, 0.9)),
 }

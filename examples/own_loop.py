@@ -1,11 +1,11 @@
-"""Your own loop, with an `Engine` and nothing else of Stoker.
+"""Write your own loop with an `Engine` and nothing else of Stoker.
 
     python examples/own_loop.py
     python examples/own_loop.py --precision bf16
 
-The engine has PyTorch's own calls. Device, precision, clipping and the learning rate are its
-business, so that the loop stays the one you would write anyway. The same training without a loop of
-your own is own_loop_config.py: stoker train examples/own_loop_config.py
+The engine mirrors PyTorch's calls and handles device, precision, clipping and the learning rate, so
+the loop is the one you would write anyway. The same training without your own loop is
+own_loop_config.py: stoker train examples/own_loop_config.py
 """
 
 import argparse
@@ -22,7 +22,7 @@ from stoker.nn import lr
 
 
 def digits(part: str) -> TensorDataset:
-    """Images as 64 numbers, and labels: those to "train" on, or the "held_out"."""
+    """Return images of 64 numbers and labels: the "train" or the "held_out" part."""
     data = load_digits()
     images = torch.tensor(data.data, dtype=torch.float32) / 16
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))

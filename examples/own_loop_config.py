@@ -1,4 +1,4 @@
-"""The config of own_loop.py: the loop is now the trainer's, the weights are the same.
+"""The config of own_loop.py: the trainer runs the loop, and the weights are the same.
 
 stoker train examples/own_loop_config.py
 stoker train examples/own_loop_config.py run.precision=bf16
@@ -13,7 +13,7 @@ from stoker import hooks
 from stoker.config import L
 from stoker.nn import lr
 
-width = 128  # a plain value is yours to use
+width = 128  # a plain value is not part of the config
 
 model = L(nn.Sequential)(L(nn.Linear)(64, width), L(nn.ReLU)(), L(nn.Linear)(width, 10))
 optimizer = L(AdamW)(lr=3e-3)

@@ -1,12 +1,12 @@
-"""Predict the progress of diabetes from ten measurements of 442 patients.
+"""Predict the progression of diabetes from ten measurements of 442 patients.
 
     python examples/tabular.py
     python examples/tabular.py --epochs 50
 
-The data comes with scikit-learn. Shows regression that ends by itself: `EarlyStopping` stops
-when the validation loss no longer falls, `KeepBest` leaves the weights of the best epoch in the
-model, and a third part of the data, that neither has seen, judges the result. The same as a config
-is tabular.yaml: stoker train examples/tabular.yaml
+The data comes with scikit-learn. The example shows regression with early stopping: `EarlyStopping`
+stops when the validation loss no longer falls, `KeepBest` loads the weights of the best epoch, and
+a test set that neither has seen measures the result. The same as a config is tabular.yaml:
+stoker train examples/tabular.yaml
 """
 
 import argparse
@@ -20,7 +20,7 @@ from stoker import Engine, Trainer, hooks, seed_all
 
 
 def patients(part: str) -> TensorDataset:
-    """Measurements and progress, both with variance 1: to "train" on, to "validate", to "test"."""
+    """Return measurements and progression, both with variance 1: "train", "validate" or "test"."""
     data = load_diabetes()
     order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(0))
     x = torch.tensor(data.data, dtype=torch.float32)[order] * len(order) ** 0.5
@@ -35,14 +35,14 @@ def net(dropout: float = 0.3) -> nn.Module:
 
 
 def r2(predictions: Tensor, targets: Tensor) -> float:
-    """The share of the variance that is explained: 1 is perfect, 0 is the mean of the targets."""
+    """Return the explained share of the variance: 1 is perfect, 0 equals predicting the mean."""
     unexplained = (targets - predictions).square().sum()
     return float(1 - unexplained / (targets - targets.mean()).square().sum())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Regression on scikit-learn's diabetes data.")
-    parser.add_argument("--epochs", type=int, default=300, help="at most")
+    parser.add_argument("--epochs", type=int, default=300, help="maximum number of epochs")
     parser.add_argument("--run-dir", default="runs/tabular")
     parser.add_argument("--fast-dev-run", action="store_true", help="one batch, nothing written")
     args = parser.parse_args()

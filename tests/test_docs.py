@@ -1,17 +1,17 @@
-"""The pages are true: their code runs, their links lead somewhere, the names they use exist.
+"""The pages are correct: their code runs, their links resolve, the names they use exist.
 
-A fence says what is checked:
+The fence of a block says what is checked:
 
-    ```python                   runs, joined with the other blocks of its page
-    ```python skip: reason      does not run, and says why
-    ```python from path         lines of that file, in its order
-    ```python net.py            is written to that file, for later blocks; so is ```yaml c.yaml
-    ```sh                       runs: `stoker …`, `cd …` and `echo $?`, in this process
+    ```python                   runs, after the other blocks of its page
+    ```python skip: reason      does not run, for this reason
+    ```python from path         consecutive lines of that file
+    ```python net.py            is written to that file, for later blocks; likewise ```yaml c.yaml
+    ```sh                       runs `stoker …`, `cd …` and `echo $?`, in this process
     ```text                     right after a python or sh block: exactly what that block prints
-    ```text numbers vary        the same, but decimal fractions are compared only by their place
-    ```text from path           lines of that file, in its order
+    ```text numbers vary        the same, but the values of decimal fractions are ignored
+    ```text from path           consecutive lines of that file
 
-In a text, a line "…" stands for any number of lines that are left out.
+In a text block, a line "…" stands for any number of omitted lines.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from stoker.engine.compile import Recompilations
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_PAGES = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-SKIPPED = 0  # how many blocks do not run; each says why on its fence
+SKIPPED = 0  # number of blocks that do not run; each fence gives the reason
 
 a_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 any_page = pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
@@ -48,7 +48,7 @@ any_page = pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem
 
 @dataclass
 class Block:
-    """A fenced block: what its fence says, where its first line is, and its text."""
+    """A fenced block: the info string of its fence, its first line number, and its text."""
 
     info: str
     line: int
@@ -88,18 +88,18 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 def printed_by(page: Path) -> Iterator[tuple[Block, str]]:
-    """Run the page as one program; each block with what it printed."""
+    """Run the page as one program, and yield each block with its output."""
     name = page.relative_to(ROOT)
     program: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.file is not None:
             Path(block.file).write_text(block.text + "\n", encoding="utf-8")
-            sys.modules.pop(Path(block.file).stem, None)  # another test may have one of this name
+            sys.modules.pop(Path(block.file).stem, None)  # another page may have one of this name
         elif block.info == "python":
             code = compile("\n" * (block.line - 1) + block.text, str(name), "exec")
             with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -110,7 +110,7 @@ def printed_by(page: Path) -> Iterator[tuple[Block, str]]:
 
 
 def printed_by_commands(lines: str) -> str:
-    """What a terminal would show: both streams of each command, in order."""
+    """Return what a terminal would show: both streams of each command, in order."""
     exit_code = 0
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -125,20 +125,20 @@ def printed_by_commands(lines: str) -> str:
                 case ["echo", "$?"]:
                     print(exit_code)
                 case other:
-                    raise AssertionError(f"this page runs {other}, which is no command it may run")
+                    raise AssertionError(f"a page cannot run {other}: use stoker, cd or echo $?")
     return out.getvalue()
 
 
 def exit_code_of(arguments: list[str]) -> int:
     try:
         return main(arguments)
-    except SystemExit as end:  # --help, or a command that does not exist
+    except SystemExit as end:  # --help, or an unknown command
         return int(end.code or 0)
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Tiny models are slow on several threads when other tests run beside this one."""
+    """Use one thread: tiny models are slow on several when other tests run in parallel."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -147,7 +147,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def forget_modules(tmp_path: Path) -> Iterator[None]:
-    """Modules that a page has written and imported are not those of another page."""
+    """Forget the modules that a page has written and imported."""
     yield
     for name, module in [*sys.modules.items()]:
         if str(tmp_path) in (getattr(module, "__file__", None) or ""):
@@ -156,7 +156,7 @@ def forget_modules(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def forget_compilations() -> None:
-    """What other tests have compiled is not counted."""
+    """Reset the compiler, so that compilations of other tests are not counted."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
         listening = torch._dynamo.callback.callback_handler.end_callbacks
@@ -179,9 +179,9 @@ def test_every_page_runs_and_prints_what_it_shows(
         if block.runs:
             last = printed[block.line]
         elif block.follows_code and block.info in ("text", "text numbers vary"):
-            same = _alike if "vary" in block.info else str.__eq__
+            same = _equal_but_fractions if "vary" in block.info else str.__eq__
             shown, real = _trimmed(block.text), _trimmed(last)
-            assert _shows(shown, real, same), f"{page.name}:{block.line} shows other than\n{last}"
+            assert _shows(shown, real, same), f"{page.name}:{block.line} does not show\n{last}"
 
 
 def _trimmed(text: str) -> list[str]:
@@ -189,7 +189,7 @@ def _trimmed(text: str) -> list[str]:
 
 
 def _shows(shown: list[str], real: list[str], same: Callable[[str, str], bool]) -> bool:
-    """Whether the lines are the real ones; "…" stands for any number of them."""
+    """Return whether the lines match; "…" stands for any number of real lines."""
     if not shown or not real:
         return not real and all(line == "…" for line in shown)
     if shown[0] == "…":
@@ -197,21 +197,21 @@ def _shows(shown: list[str], real: list[str], same: Callable[[str, str], bool]) 
     return same(shown[0], real[0]) and _shows(shown[1:], real[1:], same)
 
 
-def _alike(shown: str, printed: str) -> bool:
-    """Whether two lines are the same but for their decimal fractions."""
-    word = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?|[^\s\d]+")
-    pairs = list(zip_longest(word.findall(shown), word.findall(printed)))
+def _equal_but_fractions(shown: str, printed: str) -> bool:
+    """Return whether two lines are equal except for the values of decimal fractions."""
+    token = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?|[^\s\d]+")
+    pairs = list(zip_longest(token.findall(shown), token.findall(printed)))
     return all(
         one == other or (_is_number(one) and _is_number(other) and "." in one + other)
         for one, other in pairs
     )
 
 
-def _is_number(word: str | None) -> bool:
-    return word is not None and word.lstrip("+-")[:1].isdigit()
+def _is_number(token: str | None) -> bool:
+    return token is not None and token.lstrip("+-")[:1].isdigit()
 
 
-def test_no_block_is_skipped_beyond_those_we_know_of() -> None:
+def test_only_known_blocks_are_skipped() -> None:
     skipped = [
         f"{page.name}:{block.line} {block.info}"
         for page in ALL_PAGES
@@ -222,7 +222,7 @@ def test_no_block_is_skipped_beyond_those_we_know_of() -> None:
 
 
 @any_page
-def test_fences_say_something_that_is_understood(page: Path) -> None:
+def test_every_fence_is_understood(page: Path) -> None:
     known = (
         r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv|sh|"
         r"python [\w-]+\.py|yaml [\w-]+\.yaml"
@@ -230,7 +230,7 @@ def test_fences_say_something_that_is_understood(page: Path) -> None:
     for block in blocks(page):
         assert re.fullmatch(known, block.info), f"{page.name}:{block.line - 1}"
         if block.info in ("text", "text numbers vary"):
-            assert block.follows_code, f"{page.name}:{block.line} shows what no block prints"
+            assert block.follows_code, f"{page.name}:{block.line} follows no block that prints"
 
 
 @any_page
@@ -241,7 +241,7 @@ def test_excerpts_are_lines_of_the_file_they_name(page: Path) -> None:
             excerpt = _lines(block.text)
             starts = [n for n, line in enumerate(there) if line == excerpt[0]]
             assert excerpt in [there[n : n + len(excerpt)] for n in starts], (
-                f"{page.name}:{block.line} is not what stands in {block.source}"
+                f"{page.name}:{block.line} is not an excerpt of {block.source}"
             )
 
 
@@ -250,7 +250,7 @@ def _lines(text: str) -> list[str]:
 
 
 @any_page
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_resolves(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("http://", "https://")):
             continue
@@ -314,10 +314,8 @@ def test_the_engine_has_every_attribute_the_pages_name() -> None:
 
 
 def hook_table() -> dict[str, tuple[str, str]]:
-    """The rows of the table of built-in hooks: what each does, and its main arguments."""
-    _, _, section = prose(ROOT / "docs" / "loop-and-hooks.md").partition(
-        "## Built-in hooks"
-    )
+    """Return the rows of the table of built-in hooks: what each does, and its main arguments."""
+    _, _, section = prose(ROOT / "docs" / "loop-and-hooks.md").partition("## Built-in hooks")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) ?\|$", section, flags=re.MULTILINE)
     return {name: (does, arguments) for name, does, arguments in rows}
 
@@ -346,7 +344,7 @@ def test_the_points_of_the_loop_are_all_in_the_picture() -> None:
 
 
 def run_table() -> list[tuple[str, str]]:
-    """The rows of the table of `run` fields: each name with its default."""
+    """Return the rows of the table of `run` fields: each name with its default."""
     _, _, section = prose(ROOT / "docs" / "configuration.md").partition("## The fields of `run`")
     section = section.partition("\n## ")[0]
     return re.findall(r"^\| `(run\.[\w.]+)` \| `([^`]*)` \|", section, flags=re.MULTILINE)
@@ -371,7 +369,7 @@ def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
 
 
 def override_table() -> list[str]:
-    """What the left column of the table of overrides shows, as it would be typed."""
+    """Return the left column of the table of overrides, as it would be typed."""
     _, _, section = prose(ROOT / "docs" / "command-line.md").partition("## Overrides")
     section = section.partition("\n## ")[0]
     return re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)

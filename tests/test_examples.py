@@ -1,4 +1,4 @@
-"""The examples run as they are given to people, and `make` begins as it promises."""
+"""The examples run unchanged, and `make` starts as documented."""
 
 import ast
 import math
@@ -33,7 +33,7 @@ Example: TypeAlias = Callable[..., str]
 def example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Example]:
-    """Runs an example in an empty folder and gives what it printed."""
+    """Run an example in an empty folder and return what it printed."""
 
     def run(name: str, *arguments: str) -> str:
         path = ROOT / "examples" / f"{name}.py"
@@ -51,13 +51,13 @@ def example(
 
 @pytest.fixture
 def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sixth of the text that the transformer reads, for the sake of time."""
+    """Use a sixth of the text that the transformer reads, to save time."""
     names = sorted(pydoc_data.topics.topics)[::6]
     some = {name: pydoc_data.topics.topics[name] for name in names}
     monkeypatch.setattr(pydoc_data.topics, "topics", some)
 
 
-def test_digits_are_told_apart_after_a_few_epochs(example: Example, tmp_path: Path) -> None:
+def test_digits_are_classified_after_a_few_epochs(example: Example, tmp_path: Path) -> None:
     printed = example("digits", "--epochs", "5")
     assert number_after("held-out accuracy:", printed) > 97.0
     assert "losses, log and weights are in runs/digits\n" in printed
@@ -83,7 +83,7 @@ def test_digits_run_alone_from_an_empty_folder(tmp_path: Path) -> None:
     assert names_in(tmp_path / "runs") == {"digits"}
 
 
-def test_a_second_run_with_more_epochs_goes_on(example: Example, tmp_path: Path) -> None:
+def test_a_second_run_with_more_epochs_continues(example: Example, tmp_path: Path) -> None:
     example("tabular", "--epochs", "1")
     first = (tmp_path / "runs" / "tabular" / "metrics.jsonl").read_bytes()
     example("tabular", "--epochs", "2")
@@ -132,14 +132,14 @@ def test_tabular_stops_early_keeps_the_best_and_beats_the_mean(
     assert number_after("predicting the mean:", printed) <= 0.0
 
 
-def test_fine_tuning_leaves_frozen_layers_as_they_were(example: Example) -> None:
+def test_fine_tuning_does_not_change_frozen_layers(example: Example) -> None:
     printed = example("finetune", "--epochs", "3")
     assert "frozen layers: conv1, norm1, conv2, norm2\n" in printed
     assert "changed below the head: nothing\n" in printed
     assert number_after("digits 5 to 9, head alone: held-out accuracy", printed) > 85.0
 
 
-def test_an_own_loop_needs_an_engine_alone(example: Example, tmp_path: Path) -> None:
+def test_a_custom_loop_needs_only_an_engine(example: Example, tmp_path: Path) -> None:
     printed = example("own_loop", "--epochs", "4")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert losses[-1] < losses[0] / 2
@@ -202,7 +202,7 @@ def test_an_example_is_short_and_opens_with_what_it_shows(path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_alone_explains_its_words() -> None:
+def test_make_alone_lists_its_targets() -> None:
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.findall(r"^make ([\w-]+)", done.stdout, re.M) == [
         "train",
@@ -220,8 +220,8 @@ def test_make_alone_explains_its_words() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("word", ["train", "test", "bench"])
-def test_make_refuses_an_old_python_before_it_makes_anything(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["train", "test", "bench"])
+def test_make_rejects_an_old_python_before_it_creates_anything(target: str, tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     old = tmp_path / "python3.10"
@@ -230,16 +230,16 @@ def test_make_refuses_an_old_python_before_it_makes_anything(word: str, tmp_path
     old.chmod(0o755)
     before = names_in(tmp_path)
     done = subprocess.run(
-        ["make", word, f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        ["make", target, f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
     assert f"Stoker needs Python 3.11 or newer, but {old} is 3.10" in done.stderr
     assert names_in(tmp_path) == before
 
 
-def number_after(words: str, text: str) -> float:
-    found = re.search(re.escape(words) + r"\s*(-?[\d.]+)", text)
-    assert found, f"{words!r} is not in {text!r}"
+def number_after(label: str, text: str) -> float:
+    found = re.search(re.escape(label) + r"\s*(-?[\d.]+)", text)
+    assert found, f"{label!r} is not in {text!r}"
     return float(found[1])
 
 
@@ -254,6 +254,6 @@ def names_in(folder: Path) -> set[str]:
 
 
 def _files_of_the_repository() -> set[Path]:
-    """Where an example could leave something behind."""
+    """Return the files in the folders where an example could leave something behind."""
     seen = {*(ROOT / "examples").iterdir(), *(ROOT / "runs").rglob("*")}
     return {path for path in seen if path.name != "__pycache__"}

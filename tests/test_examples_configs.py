@@ -1,4 +1,4 @@
-"""The configs beside the examples train, and say the same as the scripts."""
+"""The configs of the examples train, with the same results as the scripts."""
 
 import pydoc_data.topics
 import re
@@ -33,11 +33,11 @@ each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.nam
 
 @pytest.fixture
 def stoker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoker]:
-    """Runs the command line in an empty folder; what it imports from the examples is forgotten."""
+    """Run the command line in an empty folder, and forget modules imported from the examples."""
     modules, threads = set(sys.modules), torch.get_num_threads()
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
-    yield lambda *words: main([str(word) for word in words])
+    yield lambda *arguments: main([str(argument) for argument in arguments])
     torch.set_num_threads(threads)
     for name in set(sys.modules) - modules:
         if str(FOLDER) in (getattr(sys.modules[name], "__file__", None) or ""):
@@ -46,7 +46,7 @@ def stoker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoker]:
 
 @pytest.fixture
 def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sixth of the text that the transformer reads, for the sake of time."""
+    """Use a sixth of the text that the transformer reads, to save time."""
     names = sorted(pydoc_data.topics.topics)[::6]
     some = {name: pydoc_data.topics.topics[name] for name in names}
     monkeypatch.setattr(pydoc_data.topics, "topics", some)
@@ -54,7 +54,7 @@ def short_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pretrained(stoker: Stoker) -> None:
-    """The weights that fine-tuning begins with."""
+    """Train the weights that fine-tuning starts from."""
     assert stoker("train", FOLDER / "pretrain.yaml", "run.max_steps=1") == 0
 
 
@@ -153,7 +153,7 @@ def test_commands_that_a_config_names_are_of_configs_that_exist(path: Path) -> N
     commands = re.findall(r"stoker [\w-]+ examples/([\w.]+)([^\n]*)", path.read_text("utf-8"))
     assert path.name in {name for name, _ in commands}
     for name, rest in commands:
-        overrides = [word for word in rest.split() if "=" in word]
+        overrides = [argument for argument in rest.split() if "=" in argument]
         load(FOLDER / name, overrides).check()
 
 
@@ -163,7 +163,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def number_after(words: str, text: str) -> float:
-    found = re.search(re.escape(words) + r"\s*(-?[\d.]+)", text)
-    assert found, f"{words!r} is not in {text!r}"
+def number_after(label: str, text: str) -> float:
+    found = re.search(re.escape(label) + r"\s*(-?[\d.]+)", text)
+    assert found, f"{label!r} is not in {text!r}"
     return float(found[1])

@@ -1,4 +1,4 @@
-"""The comparison with other trainers: it runs, says who cannot, and keeps what it had found."""
+"""The comparison with other trainers runs, reports peers that cannot run, and keeps results."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ def command(page: Path, *arguments: str) -> list[str]:
 
 
 def rows(text: str, title: str) -> dict[str, list[str]]:
-    """The cells of a table by the first of each row."""
+    """Return the cells of a table by the first cell of each row."""
     part = text.split(f"{title}\n")[1].split("\n## ", maxsplit=1)[0]
     lines = [line for line in part.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
@@ -36,20 +36,20 @@ def test_peers_are_compared_and_one_that_cannot_run_is_shown_with_the_reason(tmp
     text = page.read_text()
     assert printed == f"{text}\n"
 
-    trained = rows(text, "Nothing on, ready batches")
+    trained = rows(text, "Everything off, prepared batches")
     assert set(trained) == {"plain PyTorch", "plain PyTorch again", "Stoker", "MMEngine"}
     assert trained["Stoker"][-1] == "same bits"
     assert trained["plain PyTorch"][2:4] == ["+0", "1.00"]
     assert all(float(cell) > 0 for cell in trained["Stoker"][:2])
     assert set(trained["MMEngine"]) == {"–"}
     assert rows(text, "Prediction")["Stoker"][-1] == "same"
-    assert "No module named 'mmengine'" in rows(text, "The machine and the versions")["MMEngine"][0]
+    assert "No module named 'mmengine'" in rows(text, "Machine and versions")["MMEngine"][0]
     assert "Rounds of 20 steps: 2;" in text
     assert not re.search(r"(^|[\s(`])/\w", text)  # no paths of this machine
 
 
 @pytest.mark.parametrize("name", ["digits", "text"])
-def test_the_configs_of_whole_jobs_begin_as_their_scripts_do(name, monkeypatch):
+def test_the_configs_of_complete_jobs_start_like_their_scripts(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
     import work
 
@@ -62,7 +62,7 @@ def test_the_configs_of_whole_jobs_begin_as_their_scripts_do(name, monkeypatch):
     assert job.run.epochs == script.epochs
 
 
-def test_what_was_found_is_kept_when_the_comparison_is_interrupted(tmp_path):
+def test_results_are_kept_when_the_comparison_is_interrupted(tmp_path):
     page = tmp_path / "page.md"
     chosen = ("--only", "plain", "--scenarios", "a", "--rounds", "1000000", "--steps", "20")
     with subprocess.Popen(
@@ -77,4 +77,4 @@ def test_what_was_found_is_kept_when_the_comparison_is_interrupted(tmp_path):
     assert driver.returncode == 0
     text = page.read_text()
     assert "interrupted" in text
-    assert rows(text, "Nothing on, ready batches")["plain PyTorch"][-1] == "same bits"
+    assert rows(text, "Everything off, prepared batches")["plain PyTorch"][-1] == "same bits"

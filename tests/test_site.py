@@ -1,4 +1,4 @@
-"""The documentation builds as a site, whole, and asks nothing from elsewhere."""
+"""The documentation builds as a complete site that needs no network."""
 
 import os
 import re
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """Built strictly: a page that is in no menu and a link that leads nowhere are errors."""
+    """Build the site strictly: pages missing from the navigation and broken links are errors."""
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder],
@@ -43,11 +43,11 @@ def test_blocks_are_shown_as_code_whatever_their_fences_say(site):
 
 def test_a_reader_needs_no_network(site):
     for page in site.rglob("*.html"):
-        asked = re.findall(
+        loaded = re.findall(
             r'(?:src|href)="(https?:[^"]*\.(?:js|css|woff2?|png|svg)[^"]*)"',
             page.read_text("utf-8"),
         )
-        assert asked == [], page.name
+        assert loaded == [], page.name
 
 
 def test_examples_that_pages_link_to_are_on_the_site(site):

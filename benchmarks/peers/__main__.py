@@ -1,11 +1,11 @@
-"""Stoker and its peers side by side: what a step, a save, a start and a whole job cost.
+"""Compare Stoker with other trainers: the cost of a step, a save, a start and a complete job.
 
-    python benchmarks/peers                                   everything, some ten minutes
+    python benchmarks/peers                                   everything, about ten minutes
     python benchmarks/peers --scenarios a,b --only plain,stoker --here
     python benchmarks/peers --write                           and write docs/benchmarks.md
 
-The first run makes an environment for each peer, which takes longer. Progress goes to standard
-error, the tables to standard output. Ctrl-C ends it, and what was found until then is shown.
+The first run creates an environment for each peer, which takes longer. Progress goes to standard
+error, the tables to standard output. Ctrl-C ends it and prints the results so far.
 """
 
 import argparse
@@ -30,18 +30,18 @@ AGAIN = Peer("plain PyTorch again", "plain", "torch")
 COMMAND = Peer("`stoker train`", "stoker", "")
 
 SAVE_EVERY = 10.0
-FOR_STEPS = 0.4  # of the minutes; the rest is for saves, memory and fresh processes
+FOR_STEPS = 0.4  # share of the minutes; the rest is for saves, memory and new processes
 
 
-def say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def log(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def names(given: str, known: list[str], kind: str) -> list[str]:
     chosen = [name.strip() for name in given.split(",")] if given else known
     for name in chosen:
         if name not in known:
-            raise SystemExit(f"{name!r} is no {kind}: there are {', '.join(known)}")
+            raise SystemExit(f"{name!r} is not a {kind}: choose from {', '.join(known)}")
     return chosen
 
 
@@ -51,20 +51,20 @@ def arguments() -> argparse.Namespace:
     )
     known = [peer.module for peer in PEERS]
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds of (a)-(e), (i)")
-    parser.add_argument("--fresh-rounds", type=int, default=3, help="the same for (f) and (j)")
+    parser.add_argument("--fresh-rounds", type=int, default=3, help="rounds of (f) and (j)")
     parser.add_argument(
-        "--minutes", type=float, default=12, help="fewer rounds if they take longer"
+        "--minutes", type=float, default=12, help="time limit; rounds that do not fit are left out"
     )
     parser.add_argument("--steps", type=int, default=400, help="steps in a round")
     parser.add_argument("--memory-steps", type=int, default=8_000, help="steps of (h)")
     parser.add_argument("--only", default="", metavar="PEER,…", help=", ".join(known))
     parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(LETTERS))
-    parser.add_argument("--envs", type=Path, default=default_folder(), help="where they are made")
-    parser.add_argument("--here", action="store_true", help="make none: this Python runs all")
+    parser.add_argument("--envs", type=Path, default=default_folder(), help="their folder")
+    parser.add_argument("--here", action="store_true", help="create none and use this Python")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--json", type=Path, help="keep every answer in this file")
-    parser.add_argument("--beside", type=Path, help="such a file, for scenarios not run now")
+    parser.add_argument("--merge", type=Path, help="add the other scenarios of such a file")
     options = parser.parse_args()
     options.only = names(options.only, known, "peer")
     options.scenarios = names(options.scenarios, LETTERS, "scenario")
@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Comparison:
-    """All workers, and all that they answered."""
+    """All workers and their answers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -81,7 +81,7 @@ class Comparison:
         self.workers: dict[str, Worker] = {}
         self.pythons: dict[str, Path] = {}
         self._began = self._saved = time.monotonic()
-        before = json.loads(options.beside.read_text()) if options.beside else {}
+        before = json.loads(options.merge.read_text()) if options.merge else {}
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
             "machine": page.machine(),
@@ -112,7 +112,7 @@ class Comparison:
         lanes: list[tuple[str, Callable[[list[Scenario]], None]]] = [
             ("steps", self.steps),
             ("alone", self.alone),
-            ("beside", self.beside),
+            ("parallel", self.parallel),
             ("fresh", self.fresh),
         ]
         for lane, act in lanes:
@@ -129,29 +129,29 @@ class Comparison:
                 self.pythons[peer.name] = python = self.python(peer)
                 self.found["versions"][peer.name] = version_of(peer, python)
             except UnavailableError as error:
-                say(f"{peer.name} cannot be installed: {error}")
+                log(f"{peer.name} cannot be installed: {error}")
                 self.found["unavailable"][peer.name] = str(error)
 
     def python(self, peer: Peer) -> Path:
         if self.options.here:
             return Path(sys.executable)
-        return python_of(peer, self.options.envs / ".venv-peers", say)
+        return python_of(peer, self.options.envs / ".venv-peers", log)
 
     def start(self, peer: Peer) -> None:
-        """A worker that has imported its peer and done some steps."""
+        """Start a worker, import its peer and run some steps."""
         if peer.name in self.workers or peer.name in self.found["unavailable"]:
             return
-        say(f"starting {peer.name}")
-        patience = max(300.0, self.options.memory_steps * 0.02)  # for 20 ms a step
-        worker = Worker(self.pythons[peer.name], peer.module, patience)
+        log(f"starting {peer.name}")
+        timeout = max(300.0, self.options.memory_steps * 0.02)  # for 20 ms a step
+        worker = Worker(self.pythons[peer.name], peer.module, timeout)
         hello = worker.hello()
         if "error" in hello:
             self.found["unavailable"][peer.name] = hello["error"]
             worker.kill()
             return
         self.workers[peer.name] = worker
-        worker.ask(what="steps", run="fit", steps=50)
-        worker.ask(what="settle")
+        worker.request(what="steps", run="fit", steps=50)
+        worker.request(what="settle")
 
     def start_all(self) -> list[Peer]:
         for peer in self.peers:
@@ -169,26 +169,26 @@ class Comparison:
         core = max(os.sched_getaffinity(0))
         for number in self.rounds(self.options.rounds, FOR_STEPS):
             for scenario in scenarios:
-                say(f"round {number} of {self.options.rounds}: ({scenario.key}) {scenario.title}")
-                for peer in self.asked(scenario, peers):
-                    self.keep(scenario, peer, self.ask(peer, scenario, core=core))
+                log(f"round {number} of {self.options.rounds}: ({scenario.key}) {scenario.title}")
+                for peer in self.remaining(scenario, peers):
+                    self.keep(scenario, peer, self.request(peer, scenario, core=core))
             self.found["rounds_done"]["steps"] = number
 
     def alone(self, scenarios: list[Scenario]) -> None:
         peers = self.start_all()
         for scenario in scenarios:
             for number in range(1, scenario.rounds + 1):
-                say(f"round {number} of {scenario.rounds}: ({scenario.key}) {scenario.title}")
-                for peer in self.asked(scenario, peers):
-                    self.keep(scenario, peer, self.ask(peer, scenario))
+                log(f"round {number} of {scenario.rounds}: ({scenario.key}) {scenario.title}")
+                for peer in self.remaining(scenario, peers):
+                    self.keep(scenario, peer, self.request(peer, scenario))
 
-    def beside(self, scenarios: list[Scenario]) -> None:
-        """No times are compared here, so all cores are used."""
+    def parallel(self, scenarios: list[Scenario]) -> None:
+        """Run on all cores, because no times are compared here."""
         peers = self.start_all()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for scenario in scenarios:
-                say(f"({scenario.key}) {scenario.title}")
-                answers = pool.map(lambda peer, s=scenario: self.ask(peer, s), peers)
+                log(f"({scenario.key}) {scenario.title}")
+                answers = pool.map(lambda peer, s=scenario: self.request(peer, s), peers)
                 for peer, answer in zip(peers, answers, strict=True):
                     self.keep(scenario, peer, answer)
 
@@ -197,28 +197,28 @@ class Comparison:
         for number in self.rounds(self.options.fresh_rounds, 1.0):
             for scenario in scenarios:
                 of = self.options.fresh_rounds
-                say(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
+                log(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
                 peers = list(self.peers)
                 if scenario.request["what"] == "job" and "Stoker" in self.pythons:
                     peers.insert([peer.module for peer in peers].index("stoker") + 1, COMMAND)
-                for peer in self.asked(scenario, peers):
+                for peer in self.remaining(scenario, peers):
                     if peer.name not in self.found["unavailable"]:
                         self.keep(scenario, peer, self.once(peer, scenario))
             self.found["rounds_done"]["fresh"] = number
 
     def rounds(self, most: int, share: float) -> Iterator[int]:
-        """Numbers of rounds, as long as another one fits into that share of the minutes."""
+        """Yield round numbers, as long as another round fits into that share of the minutes."""
         until = self._began + share * 60 * self.options.minutes
         for number in range(1, most + 1):
             began = time.monotonic()
             yield number
             now = time.monotonic()
             if now + (now - began) > until and number < most:
-                say(f"no time for another round after {number} of {most}")
+                log(f"no time for another round after {number} of {most}")
                 return
 
     def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
-        """The answer of a new process, and how long it took, from the command on."""
+        """Return the answer of a new process, with its time from the command on."""
         if peer is COMMAND:
             return trained_by_command(self.pythons["Stoker"], scenario.request["name"])
         worker = Worker(self.pythons[peer.name], peer.module)
@@ -226,7 +226,7 @@ class Comparison:
             hello = worker.hello()
             if "error" in hello:
                 return hello
-            answer = worker.ask(**scenario.request)
+            answer = worker.request(**scenario.request)
             answer["took_s"] = worker.end() - worker.began
             answer["processor_s"] = worker.processor()
         finally:
@@ -236,20 +236,20 @@ class Comparison:
             answer["first_s"] = answer["first"] - worker.began
         return answer
 
-    def asked(self, scenario: Scenario, peers: list[Peer]) -> Iterator[Peer]:
-        """Those who did not fail before."""
+    def remaining(self, scenario: Scenario, peers: list[Peer]) -> Iterator[Peer]:
+        """Yield the peers that have not failed before."""
         for peer in peers:
             before = self.found["answers"].get(scenario.key, {}).get(peer.name, [{}])[-1]
             if "error" not in before and "absent" not in before:
                 yield peer
 
-    def ask(self, peer: Peer, scenario: Scenario, **more: Any) -> dict[str, Any]:
+    def request(self, peer: Peer, scenario: Scenario, **more: Any) -> dict[str, Any]:
         sizes = {
             name.removeprefix("memory_"): getattr(self.options, name) for name in scenario.sizes
         }
         if peer.name not in self.workers:
             return {"error": "its process has ended"}
-        answer = self.workers[peer.name].ask(**scenario.request, **sizes, **more)
+        answer = self.workers[peer.name].request(**scenario.request, **sizes, **more)
         if not self.workers[peer.name].alive:
             del self.workers[peer.name]
             self.start(peer)
@@ -257,7 +257,7 @@ class Comparison:
 
     def keep(self, scenario: Scenario, peer: Peer, answer: dict[str, Any]) -> None:
         if "error" in answer:
-            say(f"{peer.name} failed: {answer['error']}")
+            log(f"{peer.name} failed: {answer['error']}")
         of_peers = self.found["answers"].setdefault(scenario.key, {})
         of_peers.setdefault(peer.name, []).append(answer)
         if time.monotonic() > self._saved + SAVE_EVERY:
@@ -282,27 +282,27 @@ class Comparison:
 
 
 def trained_by_command(python: Path, name: str) -> dict[str, Any]:
-    """The same job as a config, trained by Stoker's command."""
+    """Train the same job from a config with `stoker train`."""
     config = HERE / f"{name}.yaml"
     with tempfile.TemporaryDirectory() as folder:
         job = Started([str(python), "-m", "stoker", "train", str(config)], cwd=folder)
         code = job.wait(300)
-        took = {"took_s": time.time() - job.began, "processor_s": job.processor()}
+        seconds = {"took_s": time.time() - job.began, "processor_s": job.processor()}
         if code != 0:
             job.show()
-            return {"error": f"it left with exit code {code}"}
-        told = [str(python), str(HERE / "told.py"), name, f"{folder}/runs/{name}"]
-        found: dict[str, Any] = json.loads(subprocess.check_output(told))
-    return {**found, **took}
+            return {"error": f"it exited with code {code}"}
+        read = [str(python), str(HERE / "read_result.py"), name, f"{folder}/runs/{name}"]
+        found: dict[str, Any] = json.loads(subprocess.check_output(read))
+    return {**found, **seconds}
 
 
 def shown(given: list[str]) -> list[str]:
-    """The arguments without those that only name places on this machine."""
-    places = ("--envs", "--page", "--json", "--beside")
+    """Return the arguments without those that name paths on this machine."""
+    places = ("--envs", "--page", "--json", "--merge")
     return [
-        word
-        for before, word in zip(["", *given], given, strict=False)
-        if before not in places and not word.startswith(places)
+        argument
+        for before, argument in zip(["", *given], given, strict=False)
+        if before not in places and not argument.startswith(places)
     ]
 
 
@@ -312,7 +312,7 @@ def main() -> None:
     try:
         comparison.run()
     except KeyboardInterrupt:
-        say("interrupted: this is what there is")
+        log("interrupted: these are the results so far")
     finally:
         comparison.close()
         comparison.save()
@@ -320,7 +320,7 @@ def main() -> None:
         print(text)
         if options.write:
             options.page.write_text(text)
-            say(f"written: {options.page}")
+            log(f"written: {options.page}")
 
 
 if __name__ == "__main__":

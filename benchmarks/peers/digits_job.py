@@ -1,4 +1,4 @@
-"""A whole job: a convnet on digits."""
+"""A complete job: a convnet on digits."""
 
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from work import Watch, Watched, Work, held_out
 
 @cache
 def data() -> dict[str, Dataset[Any]]:
-    """The 1,797 handwritten digits of scikit-learn."""
+    """Load the 1,797 handwritten digits of scikit-learn."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     y = torch.tensor(labels, dtype=torch.int64)
@@ -40,7 +40,7 @@ def net() -> nn.Module:
 
 
 def task(watch: Watch) -> Work:
-    """A convnet on digits, 10 epochs of 45 steps; digits.yaml is the same."""
+    """Build a convnet on digits, 10 epochs of 45 steps; digits.yaml is the same."""
     torch.manual_seed(0)
     model = Watched(net(), watch)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

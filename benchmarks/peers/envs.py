@@ -1,8 +1,8 @@
-"""Who is compared, and the virtual environment of each.
+"""The peers, and the virtual environment of each.
 
-The environments lie in ``.venv-peers`` below one folder. Torch and scikit-learn are installed once,
-into one of their own that all others look into; each peer is then installed with the project's
-constraints, so that all run beside the same torch.
+The environments are in ``.venv-peers`` below one folder. Torch and scikit-learn are installed once,
+into an environment that all others share; each peer is then installed with the project's
+constraints, so that all run with the same torch.
 """
 
 import os
@@ -23,9 +23,9 @@ SHARED = ("torch", "numpy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer: its name, its file in ``loops``, its package, and what is installed for it.
+    """A peer: its name, its file in ``loops``, its package, and its requirements.
 
-    ``alone`` is installed without its dependencies, where their own pins rule out this torch.
+    ``alone`` is installed without dependencies, because their pins exclude this torch.
     """
 
     name: str
@@ -49,7 +49,7 @@ COMPOSER = (
     "mosaicml-cli",
     "coolname",
 )
-"""What it imports of what it asks for; its own pins are of an older torch."""
+"""The requirements that Composer imports; its own pins are for an older torch."""
 
 PEERS = [
     Peer("plain PyTorch", "plain", "torch"),
@@ -80,16 +80,16 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker"
 
 
-def python_of(peer: Peer, folder: Path, say: Callable[[str], None]) -> Path:
-    """The Python of the peer's environment, which is made if it is not there."""
+def python_of(peer: Peer, folder: Path, log: Callable[[str], None]) -> Path:
+    """Return the Python of the peer's environment, which is created if needed."""
     base, place = folder / "torch", folder / peer.module
-    _ensure(base, SHARED, (), None, say)
-    _ensure(place, peer.needs, peer.alone, base, say)
+    _ensure(base, SHARED, (), None, log)
+    _ensure(place, peer.needs, peer.alone, base, log)
     return place / "bin" / "python"
 
 
 def version_of(peer: Peer, python: Path) -> str:
-    """The version of its package; Stoker is that of this checkout."""
+    """Return the version of its package; for Stoker, that of this checkout."""
     if not peer.package:
         return str(PROJECT["version"])
     script = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
@@ -104,15 +104,15 @@ def _ensure(
     needs: tuple[str, ...],
     alone: tuple[str, ...],
     base: Path | None,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
-    """An environment with these packages; made anew if it was not finished or has others."""
+    """Create an environment with these packages, unless it exists with the same recipe."""
     version = sys.version.split()[0]
     recipe = "\n".join([version, *needs, "alone:", *alone, CONSTRAINTS.read_text()])
-    told = place / "recipe"
-    if told.exists() and told.read_text() == recipe:
+    recipe_file = place / "recipe"
+    if recipe_file.exists() and recipe_file.read_text() == recipe:
         return
-    say(f"making the environment of {place.name}")
+    log(f"creating the environment of {place.name}")
     shutil.rmtree(place, ignore_errors=True)
     venv.create(place, with_pip=False)
     if base is not None:
@@ -121,7 +121,7 @@ def _ensure(
         _pip(place, "--no-deps", *alone)
     if needs:
         _pip(place, *needs)
-    told.write_text(recipe)
+    recipe_file.write_text(recipe)
 
 
 def _packages(place: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What is measured of a peer, once, in its own process."""
+"""Measurements of a peer, in its own process."""
 
 import gc
 import hashlib
@@ -19,7 +19,7 @@ from work import Watch, Work
 
 
 class AbsentError(Exception):
-    """The peer has no such thing."""
+    """The peer has no such feature."""
 
 
 def in_short(error: BaseException) -> str:
@@ -34,7 +34,7 @@ def function(peer: Any, name: str) -> Callable[..., Any]:
 
 
 def clock(watch: Watch, steps: int) -> dict[str, float]:
-    """Will hold when the model was called after a tenth of the steps, and for the last step."""
+    """Record when the model is called after a tenth of the steps, and for the last step."""
     seen: dict[str, float] = {}
     warm = max(1, min(100, steps // 10))
     watch.at[warm] = lambda: seen.update(warm=time.perf_counter())
@@ -43,16 +43,16 @@ def clock(watch: Watch, steps: int) -> dict[str, float]:
     return seen
 
 
-def pace(seen: dict[str, float], took: float, watch: Watch, steps: int) -> dict[str, Any]:
-    """Microseconds per step, and milliseconds that the call took beside its steps."""
+def pace(seen: dict[str, float], seconds: float, watch: Watch, steps: int) -> dict[str, Any]:
+    """Return microseconds per step, and milliseconds of the call outside its steps."""
     if watch.calls != steps:
         raise RuntimeError(f"the model was called {watch.calls} times in {steps} steps")
     per_step = (seen["last"] - seen["warm"]) / seen["between"]
-    return {"us": per_step * 1e6, "beside_ms": (took - per_step * steps) * 1e3}
+    return {"us": per_step * 1e6, "beside_ms": (seconds - per_step * steps) * 1e3}
 
 
 def settle(peer: Any, folder: Path) -> dict[str, Any]:
-    """Let no search for garbage among modules fall into what is timed."""
+    """Keep modules out of garbage collection, so that it does not disturb the timing."""
     gc.collect()
     gc.freeze()
     return {}
@@ -66,7 +66,7 @@ def steps(
     data: str = "batches",
     arguments: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
-    """A loop over the data, timed from within."""
+    """Run a loop over the data, timed from within."""
     call = function(peer, run)
     watch = Watch()
     task = work.tiny(watch, getattr(work, data)(steps))
@@ -74,15 +74,14 @@ def steps(
     seen = clock(watch, steps)
     began = time.perf_counter()
     result = call(task, *arguments)
-    took = time.perf_counter() - began
-    found = pace(seen, took, watch, steps)
+    found = pace(seen, time.perf_counter() - began, watch, steps)
     if isinstance(result, torch.Tensor):
         result = result.double().sum().item()
     return {**found, "result": result, "weights": work.weights(task.model)}
 
 
 def memory(peer: Any, folder: Path, steps: int) -> dict[str, Any]:
-    """Growth in megabytes between a tenth of the steps and the last, with the loss logged."""
+    """Return the growth in MB between a tenth of the steps and the last, with the loss logged."""
     call = function(peer, "logging")
     watch = Watch()
     few = work.batches(100)
@@ -93,13 +92,13 @@ def memory(peer: Any, folder: Path, steps: int) -> dict[str, Any]:
         watch.at[step] = lambda: sizes.append(work.resident())
     began = time.perf_counter()
     call(task)
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     if len(sizes) != 2:
         raise RuntimeError(f"the model was called {watch.calls} times in {steps} steps")
     return {
         "growth_mb": sizes[1] - sizes[0],
         "over_steps": steps - steps // 10,
-        "us": took / steps * 1e6,
+        "us": seconds / steps * 1e6,
         "bytes": on_disk(folder),
         "weights": work.weights(task.model),
     }
@@ -116,7 +115,7 @@ SAVE_EVERY = 10
 
 
 def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:
-    """How long a save blocks the loop, and what it costs in all, in milliseconds."""
+    """Return how long a save blocks the loop, and its total cost, in milliseconds."""
     call = function(peer, "checkpoints")
     watch, steps = Watch(), (saves + 1) * SAVE_EVERY
     times: list[float] = []
@@ -142,21 +141,21 @@ def stall(peer: Any, folder: Path, saves: int) -> dict[str, Any]:
 
 
 def resume(peer: Any, folder: Path, kill_at: int, every: int) -> dict[str, Any]:
-    """Killed in the middle of an epoch and started again: does it end at the same bits?"""
+    """Kill a run in the middle of an epoch, restart it, and compare the final bits."""
     function(peer, "checkpoints")
     if "resume" in peer.ABSENT:
         raise AbsentError(peer.ABSENT["resume"])
-    whole, parts = folder / "whole", folder / "parts"
-    whole.mkdir()
-    parts.mkdir()
-    expected = in_child(lambda: train_and_tell(peer, whole, every), whole)
-    killed = in_child(lambda: train_and_tell(peer, parts, every, kill_at), parts)
+    straight, resumed = folder / "straight", folder / "resumed"
+    straight.mkdir()
+    resumed.mkdir()
+    expected = in_child(lambda: train(peer, straight, every), straight)
+    killed = in_child(lambda: train(peer, resumed, every, kill_at), resumed)
     if killed:
-        raise RuntimeError(killed.get("error", "it came to its end before it could be killed"))
-    found = in_child(lambda: train_and_tell(peer, parts, every), parts)
-    for told, what in ((expected, "train"), (found, "go on after the kill")):
-        if "weights" not in told:
-            raise RuntimeError(f"it did not {what}: {told.get('error')}")
+        raise RuntimeError(killed.get("error", "it finished before it could be killed"))
+    found = in_child(lambda: train(peer, resumed, every), resumed)
+    for answer, what in ((expected, "train"), (found, "resume after the kill")):
+        if "weights" not in answer:
+            raise RuntimeError(f"it did not {what}: {answer.get('error')}")
     pairs = zip(found["weights"], expected["weights"], strict=True)
     return {
         "same": found["weights"] == expected["weights"],
@@ -166,9 +165,7 @@ def resume(peer: Any, folder: Path, kill_at: int, every: int) -> dict[str, Any]:
     }
 
 
-def train_and_tell(
-    peer: Any, folder: Path, every: int, kill_at: int | None = None
-) -> dict[str, Any]:
+def train(peer: Any, folder: Path, every: int, kill_at: int | None = None) -> dict[str, Any]:
     watch = Watch()
     if kill_at is not None:
         watch.at[kill_at] = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -179,27 +176,27 @@ def train_and_tell(
 
 
 def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """What it returns in a process that may be killed; nothing if it was."""
-    told = folder.with_suffix(".told")
-    told.unlink(missing_ok=True)
+    """Call it in a process that may be killed, and return its result, or nothing if it was."""
+    answer = folder.with_suffix(".answer")
+    answer.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
         try:
             os.chdir(folder)
-            torch.save(act(), told)
+            torch.save(act(), answer)
         except BaseException as error:
             traceback.print_exc()
-            torch.save({"error": in_short(error)}, told)
+            torch.save({"error": in_short(error)}, answer)
         os._exit(0)
     os.waitpid(child, 0)
-    return torch.load(told) if told.exists() else {}
+    return torch.load(answer) if answer.exists() else {}
 
 
 # In fresh processes
 
 
 def first_step(peer: Any, folder: Path) -> dict[str, Any]:
-    """The time of day at which the first step is over: the model is called for the second."""
+    """Return the time at which the first step is done: the model is called for the second."""
     watch = Watch()
     seen: dict[str, float] = {}
     watch.at[2] = lambda: seen.update(first=time.time())

@@ -1,4 +1,4 @@
-"""The page: tables of what was found, beside on what and how."""
+"""The page docs/benchmarks.md: the setup and the tables of results."""
 
 import os
 import platform
@@ -13,52 +13,54 @@ from envs import Peer
 from scenarios import Answer, Answers, Scenario, of, times
 
 INTRO = """\
-# Beside others, measured
+# Benchmarks
 
-Stoker, the plain loop, and ten other trainers: the same model, data, seed and settings, in
-interleaved rounds. Every number is to be read beside that of the plain loop in the same table; the
-plain loop again, in another process, shows the noise. Whoever is slower, or does not train to the
-same weights, is shown so.
+After this page you know what a step, a save, a start and a complete job cost with Stoker, with the
+plain loop, and with ten other trainers: the same model, data, seed and settings, in interleaved
+rounds. Compare every number with that of the plain loop in the same table; the plain loop again, in
+another process, shows the noise. Differences in the trained weights are reported too.
 
 {command}
 
-The model is an MLP of 8-16-4 with SGD and batches of 8, so small that the cost of the loop shows;
-with a model that takes its time, all ratios come near 1. Each peer runs in a process of its own, on
-one core and one thread. The model itself notes the time when it is called: a step is what lies
-between two calls, without the first tenth (at most 100). "Beside" is what the whole call took
-besides its steps: making the trainer, starting, ending. "–" means that there is no such thing; the
-reason stands below the table. Numbers are medians of the rounds; "× plain" is the median of the
-ratios within each round, since the machine is not equally fast in all of them. Rows go by it, the
-fastest first.
+## How to read the tables
+
+- The model is an MLP of 8-16-4 with SGD and batches of 8, so small that the cost of the loop shows;
+  with a larger model, all ratios approach 1.
+- Each peer runs in its own process, on one core and one thread. The model records the time of each
+  call: a step is the time between two calls, without the first tenth (at most 100).
+- "Setup" is the time of the call outside its steps: creating the trainer, starting, ending.
+- "–" means that the peer has no such feature; the reason is below the table.
+- Numbers are medians of the rounds. "× plain" is the median of the ratios within each round,
+  because the speed of the machine varies between rounds. Rows are sorted by it, fastest first.
 """
 
 SUMMARY = """\
-Each column is a table below: how many times as long as the plain loop (a step, a start, a stop, a
-job); for (g2) whether it ends at the same bits, for (h) megabytes per 200,000 steps.
+Each column is a table below: the ratio to the plain loop (of a step, a start, a save or a job); for
+(g2) whether the run ends at the same bits, for (h) megabytes per 200,000 steps.
 """
 
 ENVIRONMENTS = """\
-Each peer has a virtual environment of its own, below one folder (`--envs`). Torch and scikit-learn
-lie in one that all of them look into (a `.pth` file), so that they are there once and the same.
+Each peer has its own virtual environment, below one folder (`--envs`). All of them share torch and
+scikit-learn from one more environment (through a `.pth` file), so that versions are the same.
 """
 
 
 def write(found: dict[str, Any], scenarios: list[Scenario], peers: list[Peer]) -> str:
-    """The whole page in Markdown."""
+    """Return the complete page in Markdown."""
     parts = [INTRO.format(command=_command(found)), *_setting(found, peers)]
     if found["interrupted"]:
-        parts.append("**This run was interrupted: what follows is what it had found.**\n")
+        parts.append("**This run was interrupted: the tables show the results until then.**\n")
     tables = [_fill(s, found) for s in scenarios if s.key in found["answers"]]
     if len(tables) > 1:
         parts += _summary(tables, peers)
     for table in tables:
-        parts += _shown(table)
+        parts += _section(table)
     return "\n".join(parts)
 
 
 @dataclass
 class Table:
-    """A scenario with what was found: the cells of each peer, or why it has none."""
+    """A scenario with its results: the cells of each peer, or why it has none."""
 
     scenario: Scenario
     cells: dict[str, list[str]]
@@ -75,14 +77,14 @@ def _fill(scenario: Scenario, found: dict[str, Any]) -> Table:
             table.cells[name] = scenario.row(good, plain)
         else:
             last = answers[name][-1]
-            reason = last.get("absent") or last.get("error") or "there is no plain loop beside it"
+            reason = last.get("absent") or last.get("error") or "no plain loop to compare"
             table.notes[name] = _plain(reason)
     table.notes |= dict.fromkeys(found["unavailable"], "cannot run here")
     return table
 
 
 def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
-    yield "## In short\n"
+    yield "## Summary\n"
     yield SUMMARY
     yield "| | " + " | ".join(f"({table.scenario.key})" for table in tables) + " |"
     yield "|---" + "|---:" * len(tables) + "|"
@@ -90,11 +92,11 @@ def _summary(tables: list[Table], peers: list[Peer]) -> Iterator[str]:
     known = {name for table in tables for name in table.cells}
     more = sorted(known.difference(names), reverse=True)  # the plain loop again, Stoker's command
     for name in [*names[:1], *more, *names[1:]]:
-        yield _row(name, [_in_short(table, name) for table in tables])
+        yield _row(name, [_summary_cell(table, name) for table in tables])
     yield ""
 
 
-def _in_short(table: Table, name: str) -> str:
+def _summary_cell(table: Table, name: str) -> str:
     if name not in table.cells:
         return "–"
     columns = table.scenario.columns
@@ -111,7 +113,7 @@ def _command(found: dict[str, Any]) -> str:
 
 
 def _setting(found: dict[str, Any], peers: list[Peer]) -> Iterator[str]:
-    yield "## The machine and the versions\n"
+    yield "## Machine and versions\n"
     yield f"{found['machine']}; Python {platform.python_version()}. {_amounts(found)}\n"
     yield ENVIRONMENTS if found["environments"] else "All run in one environment.\n"
     yield "| peer | version |\n|---|---|"
@@ -127,13 +129,13 @@ def _amounts(found: dict[str, Any]) -> str:
     done = found["rounds_done"]
     return (
         f"Rounds of {found['steps']} steps: {done['steps']}; of fresh processes: {done['fresh']}; "
-        f"steps of (h): {found['memory_steps']:,}; minutes in all: {found['minutes']:.0f}. Load of "
-        f"the machine when it began: {found['load']:.1f}; where that is not near 0, times are to "
-        "be read as sizes."
+        f"steps of (h): {found['memory_steps']:,}; total minutes: {found['minutes']:.0f}. Load of "
+        f"the machine at the start: {found['load']:.1f}; if that is not near 0, read times as "
+        "rough sizes."
     )
 
 
-def _shown(table: Table) -> Iterator[str]:
+def _section(table: Table) -> Iterator[str]:
     scenario = table.scenario
     yield f"## ({scenario.key}) {scenario.title}\n"
     yield f"{scenario.text}\n"
@@ -159,14 +161,14 @@ def _place(scenario: Scenario, good: list[Answer], plain: list[Answer]) -> float
 
 
 def _plain(reason: str) -> str:
-    """Its first sentence, without colours, paths and signs that would break a table."""
+    """Return its first sentence, without colours, paths and characters that break a table."""
     reason = re.sub("\x1b\\[[0-9;]*m", "", reason).split(". ")[0]
-    words = [Path(word).name if word.startswith("/") else word for word in reason.split()]
-    return " ".join(words).replace("|", "/").rstrip(".")[:200]
+    tokens = [Path(token).name if token.startswith("/") else token for token in reason.split()]
+    return " ".join(tokens).replace("|", "/").rstrip(".")[:200]
 
 
 def machine() -> str:
-    """What a reader may know of the machine: its cores and their kind."""
+    """Describe the machine: its cores and their model."""
     kind = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""A peer's worker, seen from the driver."""
+"""The driver's side of a worker process."""
 
 import json
 import os
@@ -17,20 +17,20 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
-def processor_of_ended() -> float:
-    """Seconds that all processes which were started and have ended spent on the processor."""
+def cpu_seconds_of_ended() -> float:
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Started:
-    """A process that prints to a terminal that nobody looks at, so that bars are drawn."""
+    """A process with a fake terminal, so that progress bars are drawn."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
         ours, theirs = pty.openpty()
         paths = [str(HERE.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
         self.began = time.time()
-        self._processor_before = processor_of_ended()
+        self._processor_before = cpu_seconds_of_ended()
         self._process = subprocess.Popen(
             command,
             stdout=theirs,
@@ -54,7 +54,7 @@ class Started:
         threading.Thread(target=self._drain, args=(ours,), daemon=True).start()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit code; none if it had to be killed."""
+        """Return its exit code, or None if it had to be killed."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -62,8 +62,8 @@ class Started:
             return None
 
     def processor(self) -> float:
-        """Seconds of the processor that it took, once it has ended, if no other has ended since."""
-        return processor_of_ended() - self._processor_before
+        """Return its CPU seconds, once it has ended, if no other process has ended since."""
+        return cpu_seconds_of_ended() - self._processor_before
 
     @property
     def alive(self) -> bool:
@@ -75,9 +75,9 @@ class Started:
             self._process.wait()
 
     def show(self) -> None:
-        """Print the end of what it printed."""
-        said = b"".join(self.printed).decode(errors="replace")
-        print(f"\n{said[-3000:]}", file=sys.stderr)
+        """Print the end of its output."""
+        output = b"".join(self.printed).decode(errors="replace")
+        print(f"\n{output[-3000:]}", file=sys.stderr)
 
     def _drain(self, terminal: int) -> None:
         try:
@@ -100,11 +100,11 @@ class Worker(Started):
         os.close(descriptor)
 
     def hello(self) -> dict[str, Any]:
-        """What importing the peer took, or its error."""
+        """Return the time of importing the peer, or the error."""
         return self._answer()
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request; an error is one, too."""
+    def request(self, **request: Any) -> dict[str, Any]:
+        """Send a request and return the answer, which may be an error."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -114,7 +114,7 @@ class Worker(Started):
         return self._answer()
 
     def end(self) -> float:
-        """Let it come to its end; the time of day when it has."""
+        """Let the process end, and return the time when it has."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self.wait(20)

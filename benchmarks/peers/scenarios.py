@@ -1,4 +1,4 @@
-"""What is compared: each scenario, what it asks of the workers, and how its table reads."""
+"""The scenarios: what each requests of the workers, and the columns of its table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 Answer = dict[str, Any]
 Answers = dict[str, list[Answer]]
-"""The answers of each peer, round by round."""
+"""The answers of each peer, by round."""
 
 Row = list[str]
 
@@ -16,8 +16,8 @@ Row = list[str]
 class Scenario:
     """One table.
 
-    ``lane`` says how it runs: "steps" in interleaved rounds on one core, "alone" in ``rounds`` of
-    their own and on all cores, "beside" once per peer and two at a time, "fresh" in interleaved
+    ``lane`` says how it runs: "steps" in interleaved rounds on one core, "alone" in separate
+    ``rounds`` on all cores, "parallel" once per peer and two at a time, "fresh" in interleaved
     rounds of new processes.
     """
 
@@ -42,19 +42,19 @@ def of(name: str, answers: list[Answer]) -> list[float]:
 
 
 def times(name: str, answers: list[Answer], plain: list[Answer]) -> float:
-    """How many times as much as the plain loop in the same round; the median of the rounds.
+    """Return the median over rounds of the ratio to the plain loop in the same round.
 
-    A machine that is slower for some minutes is so for both.
+    A machine that is slower for some minutes slows both.
     """
     pairs = zip(of(name, answers), of(name, plain), strict=False)
     return median(mine / theirs for mine, theirs in pairs)
 
 
-# Rows: what the peer answered, what the plain loop answered
+# Rows: the answers of the peer, the answers of the plain loop
 
 
 def sameness(answers: list[Answer], plain: list[Answer]) -> str:
-    """Whether the peer really did the same training."""
+    """Return whether the peer trained to the same weights."""
     mine, theirs = answers[-1]["weights"], plain[-1]["weights"]
     if mine == theirs:
         return "same bits"
@@ -64,7 +64,7 @@ def sameness(answers: list[Answer], plain: list[Answer]) -> str:
 
 
 def result(answers: list[Answer], plain: list[Answer]) -> str:
-    """The number that came out, beside that of the plain loop."""
+    """Compare the result with that of the plain loop."""
     mine, theirs = answers[-1]["result"], plain[-1]["result"]
     if mine is None:
         return "by batch only"
@@ -94,7 +94,7 @@ def accuracy_row(answers: list[Answer], plain: list[Answer]) -> Row:
     return [*train_row(answers, plain), result(answers, plain)]
 
 
-def look_row(answers: list[Answer], plain: list[Answer]) -> Row:
+def eval_row(answers: list[Answer], plain: list[Answer]) -> Row:
     return [*step_row(answers, plain), result(answers, plain)]
 
 
@@ -139,20 +139,20 @@ def memory_row(answers: list[Answer], plain: list[Answer]) -> Row:
 
 
 def job_row(answers: list[Answer], plain: list[Answer]) -> Row:
-    took, used = of("took_s", answers), of("processor_s", answers)
+    wall, cpu = of("took_s", answers), of("processor_s", answers)
     return [
-        f"{median(took):.2f}",
-        f"{min(took):.2f}",
+        f"{median(wall):.2f}",
+        f"{min(wall):.2f}",
         f"{times('took_s', answers, plain):.2f}",
-        f"{median(used):.2f}",
+        f"{median(cpu):.2f}",
         f"{times('processor_s', answers, plain):.2f}",
         f"{answers[-1]['result']:.1%}",
         sameness(answers, plain),
     ]
 
 
-JOB = ("seconds", "fastest", "× plain", "of processor", "× plain's", "accuracy", "weights")
-STEP = ("µs per step", "fastest", "over plain, µs", "× plain", "beside, ms")
+JOB = ("seconds", "fastest", "× plain", "CPU seconds", "× plain CPU", "accuracy", "weights")
+STEP = ("µs per step", "fastest", "over plain, µs", "× plain", "setup, ms")
 
 
 def steps(
@@ -169,27 +169,27 @@ def steps(
 
 
 SCENARIOS = [
-    steps("a", "Nothing on, ready batches", "A list of batches, everything else off.", "fit"),
+    steps("a", "Everything off, prepared batches", "A list of batches, no other features.", "fit"),
     steps(
         "b",
-        "Nothing on, a DataLoader",
+        "Everything off, a DataLoader",
         "The same batches from a `DataLoader` over a `TensorDataset`, in order, without workers.",
         "fit",
         data="loader",
     ),
     steps(
         "c",
-        "The defaults of each",
-        "Bars, logs and checkpoints as each one has them when nothing is said, with a folder to "
-        "write to and a terminal to draw on. Only what changes the mathematics (clipping, a "
-        "schedule of the rate) is off. Plain PyTorch is the bare loop.",
+        "Default settings",
+        "The progress bars, logs and checkpoints that each peer has by default, with a folder to "
+        "write to and a terminal. Only what changes the mathematics (clipping, a learning-rate "
+        "schedule) is off. Plain PyTorch is the bare loop.",
         "defaults",
     ),
     steps(
         "d",
         "Accuracy on every step",
-        "Nothing else on; the metric that each one has or recommends. Plain PyTorch compares and "
-        "adds by hand.",
+        "Nothing else enabled; the metric that each peer has or recommends. Plain PyTorch compares "
+        "and sums by hand.",
         "accuracy",
         accuracy_row,
         ("weights", "accuracy"),
@@ -207,8 +207,8 @@ SCENARIOS = [
     Scenario(
         "f",
         "Import and first step",
-        "Seconds in fresh processes: to import the peer after torch, and from the command to the "
-        "end of the first step with nothing on.",
+        "Seconds in new processes: to import the peer after torch, and from the command to the end "
+        "of the first step with everything off.",
         "fresh",
         {"what": "first_step"},
         ("import, s", "first step, s", "fastest", "× plain"),
@@ -217,28 +217,27 @@ SCENARIOS = [
     ),
     Scenario(
         "g1",
-        "How long a save stops the loop",
-        "A model of 4.2 million weights with Adam, saved every 10 steps: by how much the step "
-        "with a save is longer than the others, and what a save costs in all, the steps that are "
-        "slower because of it included. Medians of five rounds of five saves, the first of which "
-        "does not count, on all cores.",
+        "How long a save blocks the loop",
+        "A model with 4.2 million weights and Adam, saved every 10 steps: how much longer the step "
+        "with a save is than the others, and the total cost of a save, including the steps that it "
+        "slows down. Medians of five rounds of five saves without the first, on all cores.",
         "alone",
         {"what": "stall", "saves": 5},
-        ("stops, ms", "fastest", "× plain", "costs, ms", "on disk, MB", "a step, ms", "weights"),
+        ("blocks, ms", "fastest", "× plain", "costs, ms", "on disk, MB", "a step, ms", "weights"),
         stall_row,
         "blocked_ms",
         rounds=5,
     ),
     Scenario(
         "g2",
-        "Killed and started again",
+        "Killed and restarted",
         "Three epochs of 20 steps with shuffling and dropout, a save every 7 steps, killed with "
-        "SIGKILL in step 33, started again: the same bits as without the kill? In the documented "
-        "way of each. After the save at step 28 there are 32 steps left; whoever writes beside the "
-        "training may have to go back to the save before it. Plain PyTorch saves random numbers "
-        "and the place in the data by hand. Whoever shuffles in an order of his own has other "
-        "weights without a kill, too.",
-        "beside",
+        "SIGKILL in step 33, restarted: does it end at the same bits as without the kill? Each "
+        "peer resumes in its documented way. After the save at step 28 there are 32 steps left; a "
+        "peer that writes in the background may have to resume from the save before it. Plain "
+        "PyTorch saves RNG state and position by hand. Peers that shuffle in their own order have "
+        "other weights even without a kill.",
+        "parallel",
         {"what": "resume", "kill_at": 33, "every": 7},
         ("same bits after a kill", "steps after it", "weights without a kill"),
         resume_row,
@@ -246,10 +245,10 @@ SCENARIOS = [
     ),
     Scenario(
         "h",
-        "Memory with the loss logged each step",
-        "Growth of the process between a tenth of the steps and the last, and that scaled to "
-        "200,000 steps; the loss of each step goes to a file.",
-        "beside",
+        "Memory with the loss logged every step",
+        "Growth of the process between a tenth of the steps and the last, and the same scaled to "
+        "200,000 steps; the loss of each step is written to a file.",
+        "parallel",
         {"what": "memory"},
         ("growth, MB", "per 200,000", "µs per step", "file, MB", "weights"),
         memory_row,
@@ -259,27 +258,27 @@ SCENARIOS = [
     steps(
         "i1",
         "Evaluation",
-        "The mean loss over ready batches.",
+        "The mean loss over prepared batches.",
         "evaluate",
-        look_row,
+        eval_row,
         ("loss",),
     ),
     steps(
         "i2",
         "Prediction",
-        "The outputs for ready batches, joined.",
+        "The concatenated outputs for prepared batches.",
         "predict",
-        look_row,
+        eval_row,
         ("outputs",),
     ),
     Scenario(
         "j1",
-        "A whole job: digits",
-        "From the command to the result, import and all: a convnet on the digits of scikit-learn, "
-        "10 epochs of 45 shuffled steps, accuracy after each epoch, otherwise the defaults of "
-        "each. Whoever shuffles or draws dropout in an order of his own has other bits. All are "
-        "scripts; `stoker train` trains the same from a config. The time on the processor is less "
-        "disturbed by what else the machine does.",
+        "A complete job: digits",
+        "From the command to the result, imports included: a convnet on scikit-learn's digits, 10 "
+        "epochs of 45 shuffled steps, accuracy after each epoch, otherwise default settings. Peers "
+        "that shuffle or draw dropout in their own order have other bits. All are scripts; `stoker "
+        "train` trains the same from a config. CPU time is less disturbed by other work on the "
+        "machine.",
         "fresh",
         {"what": "job", "name": "digits"},
         JOB,
@@ -288,9 +287,8 @@ SCENARIOS = [
     ),
     Scenario(
         "j2",
-        "A whole job: text",
-        "The same for a small transformer that reads Python's language reference, 2 epochs of 32 "
-        "steps.",
+        "A complete job: text",
+        "The same for a small transformer on Python's language reference, 2 epochs of 32 steps.",
         "fresh",
         {"what": "job", "name": "text"},
         JOB,

@@ -1,4 +1,4 @@
-"""A whole job: a small transformer that reads."""
+"""A complete job: a small transformer on text."""
 
 from functools import cache
 from pydoc_data.topics import topics
@@ -33,7 +33,7 @@ CONTEXT, WINDOWS = 64, 1280
 
 @cache
 def data() -> tuple[dict[str, Dataset[Any]], int]:
-    """Windows of Python's language reference, and how many characters there are."""
+    """Return windows of Python's language reference, and the size of the alphabet."""
     reference = "\n\n".join(topics[name] for name in sorted(topics))
     reference = reference.encode("ascii", "ignore").decode()
     letters = {letter: number for number, letter in enumerate(sorted(set(reference)))}
@@ -52,7 +52,7 @@ def net() -> nn.Module:
 
 
 def task(watch: Watch) -> Work:
-    """A small transformer that reads, 2 epochs of 32 steps; text.yaml is the same."""
+    """Build a small transformer on text, 2 epochs of 32 steps; text.yaml is the same."""
     torch.manual_seed(0)
     model = Watched(net(), watch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

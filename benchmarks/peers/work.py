@@ -1,7 +1,7 @@
-"""What every peer is given to do: the same model, data, seed and settings.
+"""The work of every peer: the same model, data, seed and settings.
 
-The model tells the time. It notes when it is called for the n-th time, so every loop is measured
-alike, from within, whatever surrounds it.
+The model measures the time: it records when it is called for the n-th time, so every loop is
+measured in the same way, from within.
 """
 
 import gc
@@ -20,11 +20,11 @@ CLASSES = 4
 
 
 class Batches(Iterable[Any], Sized, Protocol):
-    """A list of ready batches, or a DataLoader."""
+    """A list of prepared batches, or a DataLoader."""
 
 
 class Watch:
-    """Counts the calls of the model, and does what was asked for at a certain call."""
+    """Count the calls of the model, and run functions at given calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -37,7 +37,7 @@ class Watch:
 
 
 class Watched(nn.Module):
-    """A model under a watch."""
+    """A model whose calls are counted."""
 
     def __init__(self, layers: nn.Module, watch: Watch) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class Watched(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_call": int}  # a copy is watched by nobody
+        return {**self.__dict__, "_call": int}  # the calls of a copy are not counted
 
 
 @dataclass
 class Work:
-    """A training to do. ``batch_size`` and ``classes`` are there for those who must know."""
+    """A training. Some peers need ``batch_size`` and ``classes``."""
 
     watch: Watch
     model: nn.Module
@@ -84,7 +84,7 @@ def batches(steps: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def tiny(watch: Watch, data: Any, dropout: float = 0.0, epochs: int = 1) -> Work:
-    """A model that hardly computes, so that the cost of the loop shows."""
+    """Build a model that hardly computes, so that the cost of the loop shows."""
     torch.manual_seed(0)
     middle = [nn.ReLU(), nn.Dropout(dropout)] if dropout else [nn.ReLU()]
     model = Watched(nn.Sequential(nn.Linear(8, 16), *middle, nn.Linear(16, CLASSES)), watch)
@@ -92,7 +92,7 @@ def tiny(watch: Watch, data: Any, dropout: float = 0.0, epochs: int = 1) -> Work
 
 
 def wide(watch: Watch, data: Any) -> Work:
-    """A model of 4.2 million weights with Adam, 51 MB in all, so that a save shows."""
+    """Build a model of 4.2 million weights with Adam, 51 MB, so that a save shows."""
     torch.manual_seed(0)
     inner = [nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 2048), nn.ReLU()]
     layers = nn.Sequential(nn.Linear(8, 2048), *inner, nn.Linear(2048, CLASSES))
@@ -109,7 +109,7 @@ def loader(steps: int) -> DataLoader[Any]:
 
 
 def held_out(dataset: Dataset[Any], size: int) -> DataLoader[Any]:
-    """It draws its random numbers elsewhere, so that looking at it leaves the training's alone."""
+    """Use a separate generator, so that iterating does not change the RNG of training."""
     return DataLoader(dataset, size, generator=torch.Generator().manual_seed(0))
 
 
@@ -118,7 +118,7 @@ def weights(model: nn.Module) -> list[float]:
 
 
 def resident() -> float:
-    """Megabytes that this process has in memory."""
+    """Return the resident memory of this process in MB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,9 +1,9 @@
-"""One peer in a process of its own: does what the driver asks for, and answers with numbers.
+"""Run one peer in its own process, and answer the requests of the driver with numbers.
 
     python worker.py NAME ANSWERS
 
 Requests are lines of JSON on standard input; answers are lines of JSON to the file descriptor
-ANSWERS. What the peer itself prints goes where the process prints.
+ANSWERS. Output of the peer goes to the output of the process.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ CORES = os.sched_getaffinity(0)
 
 
 def load(name: str) -> tuple[Any, dict[str, Any]]:
-    """The module of the peer, and how long importing took: torch first, then what it adds."""
+    """Return the module of the peer, and the time to import torch and then the peer."""
     began = time.perf_counter()
     import torch
     import torch.utils.data
@@ -31,13 +31,13 @@ def load(name: str) -> tuple[Any, dict[str, Any]]:
     torch.set_num_threads(1)
     has_torch = time.perf_counter()
     peer = importlib.import_module(f"loops.{name}")
-    took = {"torch": has_torch - began, "peer": time.perf_counter() - has_torch}
-    return peer, {"import": took}
+    seconds = {"torch": has_torch - began, "peer": time.perf_counter() - has_torch}
+    return peer, {"import": seconds}
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty folder to be in, so that whatever a peer leaves behind is gone afterwards."""
+    """Change into an empty folder, and remove it with everything that a peer leaves behind."""
     home = os.getcwd()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
@@ -70,19 +70,19 @@ def main() -> None:
     name, descriptor = sys.argv[1], int(sys.argv[2])
     answers = os.fdopen(descriptor, "w")
 
-    def say(what: dict[str, Any]) -> None:
-        answers.write(json.dumps(what) + "\n")
+    def send(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
         answers.flush()
 
     try:
         peer, imported = load(name)
     except Exception as error:
         traceback.print_exc()
-        say({"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"})
+        send({"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"})
         return
-    say(imported)
+    send(imported)
     for line in sys.stdin:
-        say(answer(peer, json.loads(line)))
+        send(answer(peer, json.loads(line)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Accelerate: a loop of one's own."""
+"""Accelerate: your own loop."""
 
 import math
 from typing import IO, Any
@@ -12,8 +12,8 @@ from torchmetrics.classification import MulticlassAccuracy
 from work import Work
 
 ABSENT = {
-    "defaults": "the loop is yours, and nothing is on",
-    "callbacks": "it has none",
+    "defaults": "the loop is yours, and nothing is enabled by default",
+    "callbacks": "it has no callbacks",
 }
 
 
@@ -48,7 +48,7 @@ def accuracy(work: Work) -> float:
 
 
 class Lines(GeneralTracker):
-    """Its trackers are services; one that writes lines is written by hand, as its guide shows."""
+    """Its trackers are services, so a custom one writes lines, as its guide shows."""
 
     name = "lines"
     requires_logging_directory = False
@@ -102,7 +102,7 @@ def predict(work: Work) -> Tensor:
 
 
 def checkpoints(work: Work, every: int) -> None:
-    """Its guide: ``save_state``, ``load_state``, ``skip_first_batches``."""
+    """Follow its guide: ``save_state``, ``load_state``, ``skip_first_batches``."""
     seedable = DataLoaderConfiguration(use_seedable_sampler=True)
     accelerator, model, optimizer, data = set_up(work, dataloader_config=seedable)
     counter = Counter()

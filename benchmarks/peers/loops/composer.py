@@ -1,7 +1,7 @@
 """MosaicML's Composer.
 
-It imports torchvision, which does not load beside this torch: the operators that it misses are
-declared here, and never called.
+It imports torchvision, which does not load with this torch: the missing operators are declared here
+and never called.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Model(ComposerModel):
 
 
 class Ready:
-    """Batches that are there already, and the size that Composer asks for."""
+    """Return prepared batches, with the size that Composer needs."""
 
     def __init__(self, work: Work) -> None:
         self.batches, self.batch_size = work.data, work.batch_size
@@ -87,7 +87,7 @@ def defaults(work: Work) -> None:
 
 
 def accuracy(work: Work) -> None:
-    """It begins a metric on training data anew with each batch: none over the epoch is left."""
+    """It resets a training metric with each batch, so there is none over the epoch."""
     model = Model(work, train=MulticlassAccuracy(work.classes, average="micro"))
     run(trainer(work, model, progress_bar=False))
 

@@ -1,4 +1,4 @@
-"""Lightning Fabric: a loop of one's own."""
+"""Lightning Fabric: your own loop."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy
 from work import Work
 
-ABSENT = {"defaults": "the loop is yours, and nothing is on"}
+ABSENT = {"defaults": "the loop is yours, and nothing is enabled by default"}
 
 
 def set_up(work: Work, **more: Any) -> tuple[Fabric, Any, Any, Any]:
@@ -44,7 +44,7 @@ def accuracy(work: Work) -> float:
 
 
 def callbacks(work: Work, count: int) -> None:
-    """It calls them where the loop says so."""
+    """Call them from the loop."""
     idle = [type(f"Idle{number}", (), {})() for number in range(count)]
     fabric, model, optimizer, data = set_up(work, callbacks=idle)
     model.train()
@@ -86,7 +86,7 @@ def predict(work: Work) -> Tensor:
 
 
 def checkpoints(work: Work, every: int) -> None:
-    """Its guide: model, optimizer and counters; batches that were seen are passed over."""
+    """Follow its guide: save model, optimizer and counters, and skip seen batches."""
     fabric, model, optimizer, data = set_up(work)
     path = work.folder / "last.ckpt"
     state = {"model": model, "optimizer": optimizer, "step": 0}

@@ -12,11 +12,11 @@ from fastai.optimizer import OptimWrapper
 from torch import Tensor
 from work import Work
 
-ABSENT = {"resume": "it saves after epochs, not within one"}
+ABSENT = {"resume": "it saves only after epochs"}
 
 
 def learner(work: Work, callbacks: Any = (), **more: Any) -> Learner:
-    """Callbacks as given, and the one that puts the model into training mode."""
+    """Create a learner with these callbacks and the one that sets training mode."""
     settings = {"default_cbs": False, "cbs": [TrainEvalCallback(), *callbacks]}
     return Learner(
         DataLoaders(work.data, work.val_data or []),
@@ -49,7 +49,7 @@ def callbacks(work: Work, count: int) -> None:
 
 
 class Lines(Callback):
-    """Its `CSVLogger` writes once an epoch; each step is written by a callback."""
+    """Log each step from a callback, because `CSVLogger` writes once per epoch."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file

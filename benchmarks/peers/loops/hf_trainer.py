@@ -14,7 +14,7 @@ ABSENT: dict[str, str] = {}
 
 
 class Model(nn.Module):
-    """Gives its own loss, as the Trainer wants it."""
+    """A model that returns its own loss, as the Trainer expects."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Model(nn.Module):
 
 
 class Counting(Model):
-    """Metrics are for evaluation only: over training batches they are up to the model."""
+    """Count hits in the model, because the Trainer's metrics are for evaluation only."""
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
@@ -45,7 +45,7 @@ def collated(rows: list[Any]) -> dict[str, Tensor]:
 
 
 class Given(Trainer):
-    """Takes ready batches, or a loader, in the order given."""
+    """A Trainer that takes prepared batches, or a loader, in the given order."""
 
     def __init__(self, work: Work, arguments: TrainingArguments, **more: Any) -> None:
         model = more.pop("model", None) or Model(work)
@@ -73,7 +73,7 @@ class Given(Trainer):
 
 
 def settings(work: Work, **more: Any) -> TrainingArguments:
-    """The same mathematics; clipping is on unless it is told off."""
+    """Return settings with the same mathematics; clipping is on by default."""
     return TrainingArguments(
         str(work.folder / "out"),
         use_cpu=True,
@@ -111,7 +111,7 @@ def callbacks(work: Work, count: int) -> None:
 
 
 def logging(work: Work) -> None:
-    """What it logs goes into its state, which is printed and saved with the checkpoints."""
+    """Its log is part of its state, which is printed and saved with the checkpoints."""
     trainer = Given(work, off(work, logging_strategy="steps", logging_steps=1))
     trainer.train()
     trainer.save_state()

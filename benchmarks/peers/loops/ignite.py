@@ -1,4 +1,4 @@
-"""Ignite: an Engine around a function of one's own."""
+"""Ignite: an Engine around your own function."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from ignite.metrics import Accuracy, Loss
 from torch import Tensor
 from work import Work
 
-ABSENT = {"defaults": "nothing is on that is not attached by hand"}
+ABSENT = {"defaults": "nothing is enabled unless you attach it"}
 
 
 def trainer_of(work: Work, **more: Any) -> Engine:
@@ -25,7 +25,7 @@ def trainer_of(work: Work, **more: Any) -> Engine:
 
 
 def tensor_loss(x: Tensor, y: Tensor, y_pred: Tensor, loss: Tensor) -> Tensor:
-    """The loss as it is, not read back at every step."""
+    """Return the loss as a tensor, not read back at every step."""
     return loss.detach()
 
 
@@ -40,7 +40,7 @@ def accuracy(work: Work) -> float:
 
 
 def callbacks(work: Work, count: int) -> None:
-    """A handler has one event; these have none of a step."""
+    """Attach handlers to an event that no step fires."""
     trainer = trainer_of(work, output_transform=tensor_loss)
     for _ in range(count):
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: None)
@@ -75,7 +75,7 @@ def predict(work: Work) -> Tensor:
 
 
 def checkpoints(work: Work, every: int) -> None:
-    """Its engine for exact resume, `DeterministicEngine`, and its `Checkpoint`."""
+    """Use its engine for exact resume, `DeterministicEngine`, and its `Checkpoint`."""
     supervised = trainer_of(work, output_transform=tensor_loss)
     trainer = DeterministicEngine(supervised._process_function)
     objects = {"model": work.model, "optimizer": work.optimizer, "trainer": trainer}

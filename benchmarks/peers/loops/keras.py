@@ -1,4 +1,4 @@
-"""Keras 3 on torch, which the driver chooses by ``KERAS_BACKEND``."""
+"""Keras 3 on torch, selected by ``KERAS_BACKEND``."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,11 @@ from torch import Tensor
 from work import Work
 
 ABSENT: dict[str, str] = {}
-NO_JOB = {"text": "its loss wants the classes last"}
+NO_JOB = {"text": "its loss expects the classes last"}
 
 
 def optimizer_of(work: Work) -> Any:
-    """The one of Keras that computes what torch's does, nearly."""
+    """Return the Keras optimizer that is closest to torch's."""
     group = work.optimizer.defaults
     if isinstance(work.optimizer, torch.optim.SGD):
         return keras.optimizers.SGD(group["lr"])
@@ -25,7 +25,7 @@ def model_of(work: Work, metrics: Any = None) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer_of(work), loss, metrics=metrics)
     first = work.data[0] if isinstance(work.data, list) else work.dataset[:2]
-    model.test_on_batch(*first)  # builds all, which takes calls of the model
+    model.test_on_batch(*first)  # builds the model, which calls it
     model.reset_metrics()
     work.watch.calls = 0
     return model
@@ -65,7 +65,7 @@ def callbacks(work: Work, count: int) -> None:
 
 
 def logging(work: Work) -> None:
-    """Its `CSVLogger` writes once an epoch; each step is written by a callback."""
+    """Log each step from a callback, because `CSVLogger` writes once per epoch."""
     with open(work.folder / "metrics.csv", "w") as file:
         write = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: file.write(f"{batch},{logs['loss']}\n")

@@ -21,7 +21,7 @@ log.getLogger("lightning.pytorch").setLevel(log.ERROR)
 
 
 class Ready:
-    """Batches that are there already; to Lightning a list is one of loaders."""
+    """Prepared batches: Lightning would treat a list as several loaders."""
 
     def __init__(self, batches: Any) -> None:
         self.batches = batches

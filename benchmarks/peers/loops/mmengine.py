@@ -17,7 +17,7 @@ ABSENT = {"predict": "it has no loop that returns outputs"}
 
 
 class Model(BaseModel):
-    """Gives its losses in one mode and its scores in the other, as the Runner wants it."""
+    """Return losses in one mode and scores in the other, as the Runner expects."""
 
     def __init__(self, work: Work, accurate: bool = False) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Model(BaseModel):
 
 
 class Ready:
-    """Batches that are there already, in place of a DataLoader."""
+    """Prepared batches, instead of a DataLoader."""
 
     def __init__(self, batches: Any) -> None:
         self.batches = batches
@@ -48,7 +48,7 @@ class Ready:
 
 
 class Means(BaseMetric):
-    """The mean loss and accuracy over samples."""
+    """Compute the mean loss and accuracy over samples."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ KINDS = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "
 
 
 def runner(work: Work, hooks: dict[str, Any] | None = None, **more: Any) -> Runner:
-    """Without hooks, unless some are given; ``{}`` means those that it has by default."""
+    """Create a Runner without hooks unless some are given; ``{}`` means its defaults."""
     given = Ready(work.data) if isinstance(work.data, list) else work.data
     training = {"by_epoch": True, "max_epochs": work.epochs}
     settings = {"train_dataloader": given, "train_cfg": training} | more
@@ -110,7 +110,7 @@ def logging(work: Work) -> None:
 
 
 def checkpoints(work: Work, every: int) -> None:
-    """Its loop by iterations, which passes over batches that were seen."""
+    """Use its loop by iterations, which skips seen batches."""
     saving = {"type": "CheckpointHook", "interval": every, "by_epoch": False, "max_keep_ckpts": 1}
     hooks = {"checkpoint": saving, "logger": None}
     loop = {"by_epoch": False, "max_iters": work.epochs * len(work.data)}

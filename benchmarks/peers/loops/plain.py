@@ -22,11 +22,11 @@ def fit(work: Work) -> None:
         optimizer.step()
 
 
-defaults = fit  # nothing is on
+defaults = fit  # it has no defaults
 
 
 def callbacks(work: Work, count: int) -> None:
-    """There are none: the bare loop, to compare with."""
+    """Run the bare loop, to compare with."""
     fit(work)
 
 
@@ -74,7 +74,7 @@ def predict(work: Work) -> Tensor:
 
 
 def checkpoints(work: Work, every: int) -> None:
-    """With care: the place in the data and the random numbers are saved, too."""
+    """Save the position in the data and the RNG state too."""
     model, optimizer, path = work.model, work.optimizer, work.folder / "last.pt"
     step, per_epoch = 0, len(work.data)
     epoch_random = now = torch.get_rng_state()
@@ -102,7 +102,7 @@ def checkpoints(work: Work, every: int) -> None:
 
 
 def rest(data: Any, done: int, random: Tensor) -> Iterator[Any]:
-    """The batches of an epoch that are left: the others are read and thrown away."""
+    """Yield the remaining batches of an epoch: the others are read and discarded."""
     for number, batch in enumerate(data):
         if number == done and done:
             torch.set_rng_state(random)

@@ -10,12 +10,12 @@ from skorch.helper import predefined_split
 from torch import Tensor
 from work import Work
 
-ABSENT = {"resume": "it saves after epochs, not within one"}
-NO_JOB = {"text": "its scores are those of scikit-learn, which want one class per sample"}
+ABSENT = {"resume": "it saves only after epochs"}
+NO_JOB = {"text": "its scores are scikit-learn's, which expect one class per sample"}
 
 
 class Ready:
-    """An iterator over batches that are there already, in place of a DataLoader."""
+    """An iterator over prepared batches, instead of a DataLoader."""
 
     def __init__(self, dataset: Any, batches: Any = (), **_: Any) -> None:
         self.batches = batches
@@ -44,7 +44,7 @@ def net(work: Work, callbacks: Any = "disable", **more: Any) -> NeuralNetClassif
 
 
 def inputs(work: Work) -> Any:
-    """What it is told to learn from; ready batches come from the iterator instead."""
+    """Return the training data; prepared batches come from the iterator instead."""
     return work.data[:1] if isinstance(work.data, list) else work.dataset
 
 
@@ -71,7 +71,7 @@ def callbacks(work: Work, count: int) -> None:
 
 
 class Lines(Callback):
-    """It keeps losses in its history; a file is written by hand."""
+    """Write a file by hand, because it keeps losses in its history."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
@@ -105,7 +105,7 @@ def checkpoints(work: Work, every: int) -> None:
 
 
 def evaluate(work: Work) -> float:
-    """Validation without training: its steps by hand, since only `fit` validates."""
+    """Validate without training, step by step, because only `fit` validates."""
     made = net(work)
     total, seen = 0.0, 0
     for batch in made.get_iterator(inputs(work), training=False):

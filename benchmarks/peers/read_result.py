@@ -1,6 +1,6 @@
-"""What a job left in its run folder: the result, and what tells its weights from others.
+"""Print the result of a job and a digest of its weights, from its run folder.
 
-python told.py NAME RUN
+python read_result.py NAME RUN
 """
 
 import json
