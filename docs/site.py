@@ -1,4 +1,4 @@
-"""What the site needs beside the pages: plain fences, examples to link to, and the changelog."""
+"""MkDocs hooks: add the examples, the reference and the changelog to the site."""
 
 import re
 from pathlib import Path
@@ -21,11 +21,11 @@ REFERENCE = {
     "Configs": stoker.config,
     "Testing": stoker.testing,
 }
-"""The pages of the reference: single things, or a module, all of which is shown."""
+"""The pages of the reference: a list of objects, or a module with all its public names."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The examples and the changelog, which lie outside the folder of the pages."""
+    """Add the examples and the changelog, which are outside the docs folder, and the reference."""
     for path in sorted((ROOT / "examples").iterdir()):
         if path.suffix in (".py", ".yaml"):
             files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
@@ -38,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fences without what only the tests read, and links into the site."""
+    """Remove what only the tests read from fences, and adjust links to examples."""
     titled = re.sub(r"^```(python|yaml) ([\w-]+\.\w+)$", r'```\1 title="\2"', markdown, flags=re.M)
     plain = re.sub(r"^```(\w+) (?!title=).*$", r"```\1", titled, flags=re.M)
     return plain.replace("](../examples/", "](examples/")
@@ -49,8 +49,8 @@ def _slug(title: str) -> str:
 
 
 def _directives(content: Any) -> str:
-    """What mkdocstrings is to show: the things, or all public classes and functions of a module."""
+    """Return the mkdocstrings directives of the objects, or of all public names of a module."""
     if not isinstance(content, list):
         public = [getattr(content, name) for name in content.__all__]
-        content = [thing for thing in public if hasattr(thing, "__qualname__")]
-    return "\n\n".join(f"::: {thing.__module__}.{thing.__qualname__}" for thing in content)
+        content = [item for item in public if hasattr(item, "__qualname__")]
+    return "\n\n".join(f"::: {item.__module__}.{item.__qualname__}" for item in content)
