@@ -41,7 +41,7 @@ def test_it_reads_no_batch_ahead():
     assert read == [0, 1, 2, 3]
 
 
-def test_a_loader_that_gives_more_than_its_length_is_read_to_its_end():
+def test_a_loader_that_yields_more_than_its_length_is_read_to_its_end():
     class Modest:
         def __len__(self):
             return 2

@@ -43,9 +43,9 @@ def form(batch):
         bits = batch.contiguous().flatten().view(torch.uint8) if batch.numel() else batch
         return type(batch), batch.dtype, batch.shape, batch.stride(), bits.tolist()
     if isinstance(batch, dict):
-        return type(batch), {name: form(part) for name, part in batch.items()}
+        return type(batch), {name: form(column) for name, column in batch.items()}
     if isinstance(batch, list | tuple):
-        return type(batch), [form(part) for part in batch]
+        return type(batch), [form(column) for column in batch]
     return type(batch), batch
 
 
@@ -74,12 +74,12 @@ def tensor_of(size: int, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Ten
 
 
 @st.composite
-def made(draw) -> Callable[[], DataLoader]:
+def loader_factories(draw) -> Callable[[], DataLoader]:
     """A function that builds a plain DataLoader over tensors, as a script does when it starts."""
     size, dtype = draw(st.integers(1, 40)), draw(st.sampled_from(DTYPES))
     shape = draw(st.sampled_from([(), (3,), (1,), (2, 1, 2), (1, 4, 4)]))
     x, y = tensor_of(size, dtype, shape), torch.arange(size)
-    part = draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
+    subset = draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
     data = draw(
         st.sampled_from(
             [
@@ -88,9 +88,9 @@ def made(draw) -> Callable[[], DataLoader]:
                 x,
                 StackDataset(a=x, b=TensorDataset(y, x)),
                 StackDataset((x, y)[0], y),
-                Subset(TensorDataset(x, y), part),
-                Subset(Subset(x, part), range(len(part))),
-                Subset(TensorDataset(x, y), torch.tensor(part)),
+                Subset(TensorDataset(x, y), subset),
+                Subset(Subset(x, subset), range(len(subset))),
+                Subset(TensorDataset(x, y), torch.tensor(subset)),
             ]
         )
     )
@@ -107,7 +107,7 @@ def made(draw) -> Callable[[], DataLoader]:
     return make
 
 
-@given(made())
+@given(loader_factories())
 @settings(max_examples=200, deadline=None)
 def test_batches_are_those_of_the_dataloader_with_its_draws(make):
     assert gathers(make())
@@ -119,9 +119,9 @@ def test_batches_are_those_of_the_dataloader_with_its_draws(make):
         assert read(lambda: windows(feeder), fed) == expected
 
 
-@given(made(), st.data())
+@given(loader_factories(), st.data())
 @settings(max_examples=30, deadline=None)
-def test_processes_get_the_same_parts_as_without_gathering(make, data):
+def test_ranks_read_the_same_shards_as_without_gathering(make, data):
     if len(make()) == 0:
         return
     count = data.draw(st.integers(2, 4))
@@ -140,7 +140,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_come_in_the_types_that_stacking_gives(name):
+def test_arrays_have_the_types_that_stacking_yields(name):
     array = ARRAYS[name]
     for data in (array, array[:, 0], array[:, 0] * array.dtype.type(0.3), array[::2]):
         slow = DataLoader(data, 3, shuffle=True)
@@ -366,8 +366,10 @@ def test_a_loader_of_columns_takes_the_options_of_a_dataloader():
 
 def test_a_loader_with_workers_yields_the_same():
     x = torch.rand(6, 3)
-    made = loader((x, torch.arange(6)), 4, num_workers=1)
-    assert [form(batch) for batch in made] == [form(b) for b in loader((x, torch.arange(6)), 4)]
+    with_workers = loader((x, torch.arange(6)), 4, num_workers=1)
+    assert [form(batch) for batch in with_workers] == [
+        form(b) for b in loader((x, torch.arange(6)), 4)
+    ]
 
 
 def test_a_loader_of_anything_else_is_a_plain_one():

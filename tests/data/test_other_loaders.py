@@ -112,20 +112,20 @@ def test_the_state_of_a_loader_is_read_only_for_a_state_dict():
         calls = 0
 
         def __init__(self) -> None:
-            self.place = 0
+            self.position = 0
 
         def __iter__(self):
-            while self.place < 7:
-                self.place += 1
-                yield torch.tensor([float(self.place)])
-            self.place = 0
+            while self.position < 7:
+                self.position += 1
+                yield torch.tensor([float(self.position)])
+            self.position = 0
 
         def state_dict(self):
             Mine.calls += 1
-            return {"place": self.place}
+            return {"position": self.position}
 
         def load_state_dict(self, state):
-            self.place = state["place"]
+            self.position = state["position"]
 
     list(BatchFeeder(Mine()))
     assert Mine.calls == 0
@@ -138,7 +138,7 @@ def test_torchdata_keeps_its_position_and_training_its_random_numbers(given):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def make() -> BatchFeeder:
-        torch.manual_seed(3)  # it seeds its sampler when it is made
+        torch.manual_seed(3)  # its sampler is seeded when it is built
         g = generator() if given else None
         return BatchFeeder(stateful.StatefulDataLoader(Items(), 3, shuffle=True, generator=g))
 

@@ -239,3 +239,21 @@ def test_a_pass_left_at_its_last_window_is_completed_before_the_next():
     other.load_state_dict(state)
     set_random_state(now)
     assert train(other, begin=1, epochs=2) == expected[feeder.steps :]
+
+
+@pytest.mark.parametrize("owner", ["none", "loader"])
+def test_a_feeder_rewinds_to_an_earlier_window_and_saves_its_state_there(owner):
+    seed_all(1)
+    feeder = BatchFeeder(loader_of("random", "batches", owner), 2)
+    passing = iter(feeder)
+    next(passing)
+    position, now = feeder.position.copy(), random_state()
+    expected = [[batch.tolist() for batch in window] for window in passing]
+    assert feeder.position.ended
+    feeder.rewind(position)
+    assert (feeder.position.batches, feeder.exhausted) == (2, False)
+    other = BatchFeeder(loader_of("random", "batches", owner), 2)
+    other.load_state_dict(feeder.state_dict())
+    assert other.first_step == 1
+    set_random_state(now)
+    assert [[batch.tolist() for batch in window] for window in other] == expected

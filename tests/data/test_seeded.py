@@ -46,11 +46,11 @@ def test_seed_epoch_and_index_all_matter():
         data.set_epoch(epoch)
         return tuple(data[index].tolist()[1:])
 
-    places = [(s, e, i) for s in range(-2, 3) for e in range(4) for i in range(SIZE)]
-    drawn_there = [noise(*place) for place in places]
-    assert len(set(drawn_there)) == len(places)
-    kinds = list(zip(*drawn_there, strict=True))
-    assert all(len(set(kind)) == len(places) for kind in kinds)
+    keys = [(s, e, i) for s in range(-2, 3) for e in range(4) for i in range(SIZE)]
+    noises = [noise(*key) for key in keys]
+    assert len(set(noises)) == len(keys)
+    kinds = list(zip(*noises, strict=True))
+    assert all(len(set(kind)) == len(keys) for kind in kinds)
 
 
 def test_torch_and_numpy_do_not_draw_the_same_numbers():

@@ -28,7 +28,7 @@ from support.loaders import (
 
 def feeders(make, count, **options):
     torch.manual_seed(7)  # the seed that all ranks share
-    return [BatchFeeder(make(), shard=DataShard(index, count), **options) for index in range(count)]
+    return [BatchFeeder(make(), shard=DataShard(rank, count), **options) for rank in range(count)]
 
 
 def ids(batch):
@@ -206,7 +206,8 @@ def test_limits_count_the_batches_of_one_rank():
 
 def test_validation_is_sharded_in_the_same_way():
     ranks = [
-        val_feeders_of(numbers(5, batch_size=2), None, DataShard(i, 2))["val"] for i in range(2)
+        val_feeders_of(numbers(5, batch_size=2), None, DataShard(rank, 2))["val"]
+        for rank in range(2)
     ]
     assert joined(taken(ranks)) == list(range(5))
 
@@ -226,8 +227,8 @@ OPTIONS = {
 
 @pytest.mark.row("L14")
 @pytest.mark.parametrize("case", OPTIONS)
-@pytest.mark.parametrize("index", [0, 2])
-def test_a_shard_is_resumed_exactly(case, index):
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_shard_is_resumed_exactly(case, rank):
     loader, options = OPTIONS[case]
 
     def make():
@@ -240,7 +241,7 @@ def test_a_shard_is_resumed_exactly(case, index):
             given["generator"] = generator()
         if "sampler" in given:
             given["sampler"] = SAMPLERS[given["sampler"]](data, None)
-        return BatchFeeder(DataLoader(data, **given), shard=DataShard(index, 3), **options)
+        return BatchFeeder(DataLoader(data, **given), shard=DataShard(rank, 3), **options)
 
     assert_exact(make, every=2)
 
@@ -259,7 +260,7 @@ def test_samples_per_rank_are_the_same_after_a_resume_in_mid_epoch():
         states.append(copy.deepcopy(feeder.state_dict()))
         expected.append([ids(window[0]) for window in passing])
     torch.manual_seed(99)  # another process, which was seeded otherwise
-    again = [BatchFeeder(make(), shard=DataShard(index, 2)) for index in range(2)]
+    again = [BatchFeeder(make(), shard=DataShard(rank, 2)) for rank in range(2)]
     for feeder, state, rest in zip(again, states, expected, strict=True):
         feeder.load_state_dict(state)
         assert [ids(window[0]) for window in feeder] == rest
@@ -273,7 +274,7 @@ def resized(ranks, make, count, **options):
     """Return feeders of ``count`` ranks that resume the position of rank 0."""
     state = copy.deepcopy(ranks[0].state_dict())
     torch.manual_seed(99 + count)
-    new = [BatchFeeder(make(), shard=DataShard(index, count), **options) for index in range(count)]
+    new = [BatchFeeder(make(), shard=DataShard(rank, count), **options) for rank in range(count)]
     for feeder in new:
         feeder.load_state_dict(copy.deepcopy(state))
         assert plain(feeder.state_dict()) == plain(new[0].state_dict())
@@ -370,11 +371,27 @@ def test_resize_may_change_the_batch_size_too(caplog):
 
 def test_resize_of_a_loader_that_each_process_reads_itself_logs_the_consequence(caplog):
     two = [
-        BatchFeeder([torch.tensor([n]) for n in range(6)], shard=DataShard(i, 2)) for i in range(2)
+        BatchFeeder([torch.tensor([n]) for n in range(6)], shard=DataShard(rank, 2))
+        for rank in range(2)
     ]
     next(iter(two[0]))
     resized(two, lambda: [torch.tensor([n]) for n in range(6)], 3)
     assert "the number of processes changed from 2 to 3: some samples of this epoch" in caplog.text
+
+
+def test_a_state_saved_between_passes_replaces_a_resharded_pass():
+    def make():
+        return numbers(40, batch_size=2)
+
+    four = feeders(make, 4)
+    between = copy.deepcopy(four[0].state_dict())
+    taken(four, windows=3)
+    two = resized(four, make, 2)
+    assert [feeder.batches for feeder in two] == [3 + 4] * 2
+    for feeder in two:
+        feeder.load_state_dict(copy.deepcopy(between))
+    assert [(feeder.batches, feeder.first_step) for feeder in two] == [(10, 0)] * 2
+    assert joined(taken(two)) == list(range(40))
 
 
 class ByEpoch(Sampler):

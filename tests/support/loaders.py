@@ -196,7 +196,7 @@ def assert_exact(
 
 
 def plain(tree: Any) -> Any:
-    """Convert tensors in a tree to lists; fail on anything but ints and strings beside them."""
+    """Convert tensors in a tree to lists; fail on anything else but ints and strings."""
     if isinstance(tree, dict):
         return {name: plain(value) for name, value in tree.items()}
     if isinstance(tree, list):

@@ -129,7 +129,7 @@ def _as_dataset(data: Any) -> Any:
     sizes = {name: len(dataset) for name, dataset in datasets.items()}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-        raise ValueError(f"columns of rows must have the same length, but {found}")
+        raise ValueError(f"all columns must have the same number of rows, but {found}")
     if isinstance(data, Mapping):
         return StackDataset(**datasets)
     return StackDataset(*datasets.values())
@@ -212,5 +212,5 @@ def _layout(batch: Any) -> Any:
     if isinstance(batch, Tensor):
         return type(batch), batch.dtype, batch.shape, batch.stride(), batch.device
     if isinstance(batch, dict):
-        return type(batch), {name: _layout(part) for name, part in batch.items()}
-    return type(batch), [_layout(part) for part in batch]
+        return type(batch), {name: _layout(column) for name, column in batch.items()}
+    return type(batch), [_layout(column) for column in batch]
