@@ -310,7 +310,7 @@ class BatchFeeder:
         return source if limit is None else islice(source, max(0, limit - consumed))
 
     def _timed(self, source: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, and add the seconds that each took to `waited`."""
+        """Yield the same batches, and add the seconds spent waiting for each to `waited`."""
         began = perf_counter()
         batches = iter(source)  # this may start workers
         while True:
