@@ -436,12 +436,12 @@ def test_the_step_in_hand_exists_within_a_step_alone():
 
     def before(run):
         seen.append((len(run.batches), list(run.outputs)))
-        with pytest.raises(AttributeError, match=r"run\.loss belongs to the step in hand"):
+        with pytest.raises(AttributeError, match=r"run\.loss belongs to the current step"):
             run.loss
 
     def outside(run):
         for name in ("batches", "outputs", "sizes", "loss"):
-            with pytest.raises(AttributeError, match=f"run.{name} belongs to the step in hand"):
+            with pytest.raises(AttributeError, match=f"run.{name} belongs to the current step"):
                 getattr(run, name)
 
     watch = Callback(

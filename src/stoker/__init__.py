@@ -31,7 +31,7 @@ _HOMES = {
     "Step": "step",
     "StokerError": "core.errors",
     "Trainer": "trainer",
-    "load_weights": "resume.lookup",
+    "load_weights": "resume.weights",
     "seed_all": "core.seed",
 }
 _MODULES = ("config", "data", "events", "hooks", "launch", "metrics")

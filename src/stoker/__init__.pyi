@@ -24,7 +24,7 @@ from stoker.hooks import Hook as Hook
 from stoker.hooks import Priority as Priority
 from stoker.metrics import Metric as Metric
 from stoker.parallel import Layout as Layout
-from stoker.resume.lookup import load_weights as load_weights
+from stoker.resume.weights import load_weights as load_weights
 from stoker.run import Run as Run
 from stoker.step import Step as Step
 from stoker.trainer import Trainer as Trainer

@@ -1,7 +1,6 @@
-"""`Run`: counters, limits and the step in hand."""
+"""`Run`: counters, limits and the current step, as hooks see them."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,52 +19,50 @@ from stoker.rundir.folder import MayContinue, RunFolder, has_checkpoints
 
 Task: TypeAlias = Literal["fit", "evaluate", "predict"]
 
-_IN_HAND = ("batches", "loss", "outputs", "sizes")
+_OF_THE_STEP = ("batches", "sizes", "outputs")
 
 
 class Run:
-    """What hooks see of a run.
+    """What hooks see of a run, and what they may request of it.
 
     Counters (in ``after_step`` and ``after_epoch`` they are already advanced):
         step: finished updates. A step is an update; micro-batches are inside a step.
         epoch: finished epochs.
-        epoch_in_hand: the number of the epoch in progress, or of the last one, counted from 1.
-        samples: samples that went by, those of steps that were skipped included.
+        current_epoch: the number of the epoch in progress, or of the last one, counted from 1.
+        samples: samples processed so far, including those of skipped steps.
 
-    The step in hand (from ``before_step`` to the end of ``after_step``, and likewise in
-    validation and prediction; reading it elsewhere is an `AttributeError`):
+    The current step (from ``before_step`` to the end of ``after_step``, and likewise in
+    validation and prediction; reading it elsewhere raises `AttributeError`):
         batches: its micro-batches.
-        sizes: the samples in each.
-        outputs: an `Output` for each micro-batch that went forward.
-        loss: the mean loss over the samples of the step, detached; None where there is none.
+        sizes: the number of samples in each.
+        outputs: an `Output` for each micro-batch that has been through the forward pass.
+        loss: the mean loss over the samples of the step, detached; None if there is none.
+        updated: whether the step changed the parameters.
 
     Results:
         metrics: the results of this epoch by name, such as ``val/accuracy``, as far as known.
-        events: the event storage; `record` puts a result into both.
-        error: what ended the run, None while all is well.
+        events: the event storage; `record` adds a result to both.
+        error: the exception that ended the run, None while all is well.
 
-    What is going on:
+    Context:
         task: "fit", "evaluate" or "predict".
-        feed: the data that is being read.
-        steps_per_epoch, total_steps: None where a loader without length leaves them unknown.
-        updated: whether the step in hand has changed the parameters.
-        checked: whether the first output of this fit has been looked at.
-        val_names: the validation loaders: ("val",), ("val/<name>", …) where they have names, or ().
-        val_name: the one at work, or the last that was.
+        dir: the run folder, None for a run without one.
+        feeder: the data being read.
+        steps_per_epoch, total_steps: None if a loader without a length leaves them unknown.
+        val_names: the validation loaders: ("val",), ("val/<name>", …) if they are named, or ().
+        val_name: the validation loader being read, or the last one that was.
+        requests: what hooks and signals have requested, see `request`.
     """
 
     __slots__ = (
         "_folder",
         "batches",
-        "calls",
-        "checked",
         "current_epoch",
         "engine",
         "epoch",
         "error",
         "events",
         "feeder",
-        "fire",
         "max_epochs",
         "max_steps",
         "metrics",
@@ -85,8 +82,6 @@ class Run:
     def __init__(self, engine: Engine, folder: RunFolder | None = None) -> None:
         self.engine = engine
         self.events = EventStorage()
-        self.fire: Callable[[str], None] = _nobody_listens
-        self.calls: Mapping[str, Collection[object]] = defaultdict(tuple)
         self.step = 0
         self.epoch = 0
         self.current_epoch = 0
@@ -100,7 +95,6 @@ class Run:
         self.val_names: tuple[str, ...] = ()
         self.task: Task = "fit"
         self.updated = False
-        self.checked = False
         self.skip_reason: str | None = None
         self.error: BaseException | None = None
         self.batches: Sequence[Batch]
@@ -110,52 +104,63 @@ class Run:
         self._folder = folder
 
     def __getattr__(self, name: str) -> Any:
-        if name in _IN_HAND:
+        if name in (*_OF_THE_STEP, "loss"):
             raise AttributeError(
-                f"run.{name} belongs to the step in hand and there is none: it exists from "
+                f"run.{name} belongs to the current step and there is none: it exists from "
                 "before_step (outputs and loss: from the forward pass) to the end of after_step"
             )
-        raise AttributeError(f"a run has no {name!r}{did_you_mean(name, self.__slots__)}")
+        raise AttributeError(f"a run has no {name!r}{did_you_mean(name, dir(self))}")
 
     # What hooks may do
 
     def stop(self, reason: str) -> None:
-        """End the run after the step in hand, in all processes. The first reason given is kept."""
+        """End the run after the current step, on all ranks. The first reason given is kept."""
         self.requests.stop(reason)
 
-    def request(self, request: Request) -> None:
-        """Have something done after the step in hand: "evaluate", "log", "save", "end_epoch"."""
-        if request not in get_args(Request):
-            near = did_you_mean(str(request), get_args(Request))
+    def request(self, what: Request) -> None:
+        """Request an action after the current step: "evaluate", "log", "save" or "end_epoch"."""
+        if what not in get_args(Request):
+            near = did_you_mean(str(what), get_args(Request))
             raise ValueError(
-                f"a run cannot be asked to {request!r}{near} (it takes {get_args(Request)})"
+                f"unknown request {what!r}{near} (expected one of {get_args(Request)})"
             )
-        self.requests.add(request)
+        self.requests.add(what)
 
-    def requested(self, request: Request) -> bool:
-        """Whether someone has asked for it since the last step."""
-        return request in self.requests.active
+    def requested(self, what: Request) -> bool:
+        """Return whether this action has been requested since the last step."""
+        return what in self.requests.active
 
     def skip_update(self, reason: str) -> None:
-        """From ``before_update``: leave out the update, which then does not count as a step."""
+        """Skip the update of this step, which then does not count; call it in before_update."""
         self.skip_reason = reason
 
     def record(self, name: str, value: Scalar) -> None:
-        """Keep a result: visible in `metrics`, carried out by every writer."""
+        """Record a result: it appears in `metrics` and goes to every writer."""
         self.metrics[name] = float(value)
         self.events.put_scalar(name, value, smoothing_hint=False)
 
-    # What hooks may ask
+    def add_output(self, output: Output, size: int | None = None) -> None:
+        """Add the output of a micro-batch; its weight defaults to the number of samples.
+
+        The output of a padding batch, which has no samples, always has weight 0.
+        """
+        outputs = self.outputs
+        if size is None:
+            size = self.sizes[len(outputs)]
+        output.weight = size if output.weight is None or not size else float(output.weight)
+        outputs.append(output)
+
+    # What hooks may read
 
     @property
     def loss(self) -> Tensor | None:
-        """The mean loss over the samples of the step in hand, detached; None without samples.
+        """The mean loss over the samples of the current step, detached; None without samples.
 
-        Of a criterion that sums, it is the sum.
+        For a criterion that sums, it is the sum.
         """
         outputs = self.outputs
         if not outputs and self.engine.stages is not None:
-            return None  # the process with the last stage has it
+            return None  # the rank with the last pipeline stage has it
         if not outputs:
             raise AttributeError
         if len(outputs) == 1:
@@ -165,40 +170,35 @@ class Run:
 
     @property
     def expected(self) -> float:
-        """The samples of the step in hand in a process that has its even share of them."""
+        """The samples of the current step on a rank that has an even share of them."""
         assert self.feeder is not None
         return self.feeder.global_size(self.sizes) / self.engine.parallel_model.parts
 
     @property
-    def wishes(self) -> set[str]:
-        """What was asked for and comes true with the step in hand."""
-        return self.requests.active
-
-    @property
     def stop_reason(self) -> str | None:
-        """Why the run ends, None while it goes on."""
+        """Why the run ends, None while it continues."""
         return self.requests.stop_reason
 
     @property
     def dir(self) -> Path | None:
-        """The run folder, None for a run without one. Whoever writes into it first makes it."""
+        """The run folder, None for a run without one. The first to write into it creates it."""
         return self._folder.path if self._folder is not None else None
 
     @property
     def done(self) -> bool:
-        """Whether no further step will be made."""
+        """Whether there will be no further step."""
         return self.stop_reason is not None or self.limit_reached
 
     @property
     def limit_reached(self) -> bool:
-        """Whether all epochs or steps asked for are finished."""
+        """Whether all requested epochs or steps are finished."""
         if self.max_steps is not None and self.step >= self.max_steps:
             return True
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
     @property
     def leaves_epoch(self) -> bool:
-        """Whether the step in hand is the last of its epoch, whatever data there may be."""
+        """Whether the current step is the last of its epoch, even if there is more data."""
         requests = self.requests
         return (
             requests.stop_reason is not None
@@ -208,102 +208,102 @@ class Run:
 
     @property
     def total_steps(self) -> int | None:
-        """How many updates the run will have at its end, None where that is not known."""
+        """The number of updates at the end of the run, None if unknown."""
         limits = [] if self.max_steps is None else [self.max_steps]
         if self.max_epochs is not None and self.steps_per_epoch is not None:
             limits.append(self.max_epochs * self.steps_per_epoch)
         return min(limits, default=None)
 
     def where(self) -> str:
-        """The place in the run, as people are told it: what is finished."""
+        """Return the progress of the run for messages: what is finished."""
         of = f" of {self.max_epochs}" if self.max_epochs is not None else ""
         return f"step {self.step} ({self.epoch}{of} epochs finished)"
 
-    # What the loop does
 
-    def begin(self, task: Task, goes_on: MayContinue | None = None) -> None:
-        """A task begins: what the last one left is forgotten, and the folder has its name.
+class RunControl:
+    """The trainer's side of a `Run`: it advances the counters and swaps the current step."""
 
-        The folder of a run that ``goes_on`` is taken as it is; of one with checkpoints, when not
-        given.
+    __slots__ = ("run",)
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def begin(self, task: Task, may_continue: MayContinue | None = None) -> None:
+        """Begin a task: clear what the last one left, and settle the run folder.
+
+        ``may_continue`` decides which folder of an earlier run is reused; without it, one that
+        has checkpoints is.
         """
-        self.task, self.error = task, None
-        self.requests.forget_stop()
-        self.checked = False
-        if self._folder is not None:
-            self._folder.choose(goes_on or has_checkpoints)
+        run = self.run
+        run.task, run.error = task, None
+        run.requests.clear_stop()
+        if run._folder is not None:
+            run._folder.choose(may_continue or has_checkpoints)
 
     def begin_epoch(self, feeder: BatchFeeder) -> None:
-        """Take up a pass over the training data; results are those of this epoch."""
-        self.feeder, self.metrics, self.current_epoch = feeder, {}, self.epoch + 1
-        feeder.epoch = self.epoch
+        """Begin a pass over the training data; results start empty."""
+        run = self.run
+        run.feeder, run.metrics, run.current_epoch = feeder, {}, run.epoch + 1
+        feeder.epoch = run.epoch
 
     def end_epoch(self) -> bool:
-        """Let go of the last step, and count the epoch if it was whole; whether it was."""
-        assert self.feeder is not None
-        whole = self.feeder.exhausted or "end_epoch" in self.requests.active
-        if whole:
-            self.feeder.end_pass()
+        """Drop the last step and count the epoch if it is complete; return whether it is."""
+        run = self.run
+        assert run.feeder is not None
+        complete = run.feeder.exhausted or "end_epoch" in run.requests.active
+        if complete:
+            run.feeder.end_pass()
         self.drop_step()
-        self.epoch += whole
-        return whole
+        run.epoch += complete
+        return complete
 
     def begin_step(self, batches: Sequence[Batch]) -> None:
-        """Take a step in hand."""
-        self.batches = batches
-        self.sizes = list(map(batch_size, batches))
-        self.outputs = []
-        if self.feeder is not None and (padding := self.feeder.padding):
-            self.sizes[-padding:] = [0] * padding
+        """Make these batches the current step."""
+        run = self.run
+        run.batches = batches
+        run.sizes = list(map(batch_size, batches))
+        run.outputs = []
+        if run.feeder is not None and (padding := run.feeder.padding):
+            run.sizes[-padding:] = [0] * padding
 
-    def add_output(self, output: Output, size: int | None = None) -> None:
-        """Add the output of a micro-batch, which weighs its samples unless it says otherwise.
-
-        One without samples only keeps other processes company and weighs nothing.
-        """
-        outputs = self.outputs
-        if size is None:
-            size = self.sizes[len(outputs)]
-        output.weight = size if output.weight is None or not size else float(output.weight)
-        outputs.append(output)
-
-    def count_step(self) -> None:
-        """Count the step in hand, if it changed the parameters, and its samples."""
-        if self.updated:
-            self.step += 1
-        self.events.step = self.step
-        assert self.feeder is not None
-        self.samples += self.feeder.global_size(self.sizes)
+    def count_step(self, *, updated: bool) -> None:
+        """Count the current step, if it changed the parameters, and its samples."""
+        run = self.run
+        run.updated = updated
+        if updated:
+            run.step += 1
+        run.events.step = run.step
+        assert run.feeder is not None
+        run.samples += run.feeder.global_size(run.sizes)
 
     def end_step(self) -> None:
-        """Let go of the step in hand, and of its tensors."""
-        del self.batches, self.sizes, self.outputs
-        self.skip_reason = None
-        if self.requests.active:
-            self.requests.active.clear()
+        """Release the current step and its tensors."""
+        run = self.run
+        del run.batches, run.sizes, run.outputs
+        run.skip_reason = None
+        if run.requests.active:
+            run.requests.active.clear()
 
     def drop_step(self) -> None:
-        """The same for a step that was left before its end, if there is one."""
-        for name in ("batches", "sizes", "outputs"):
-            if hasattr(self, name):
-                delattr(self, name)
-        self.skip_reason = None
-        self.requests.active.clear()
+        """Release the current step if there is one, finished or not."""
+        run = self.run
+        for name in _OF_THE_STEP:
+            if hasattr(run, name):
+                delattr(run, name)
+        run.skip_reason = None
+        run.requests.active.clear()
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Within it, another step may be taken in hand; afterwards this one is there again."""
-        names = ("batches", "sizes", "outputs", "feeder", "skip_reason")
-        kept = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        wishes, self.requests.active = self.requests.active, set()
+        """Set the current step aside, so that a validation can have steps of its own."""
+        run = self.run
+        names = (*_OF_THE_STEP, "feeder", "skip_reason")
+        kept = {name: getattr(run, name) for name in names if hasattr(run, name)}
+        active, run.requests.active = run.requests.active, set()
         try:
             yield
         finally:
             self.drop_step()
             for name, value in kept.items():
-                setattr(self, name, value)
-            self.requests.active = wishes
-
-
-def _nobody_listens(point: str) -> None:
-    """Before hooks are attached."""
+                setattr(run, name, value)
+            run.requests.active = active

@@ -1,8 +1,9 @@
 """`Step`: what one update means."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, isfinite
 
@@ -18,8 +19,29 @@ from stoker.engine.batch import (
     split,
     supervised,
 )
-from stoker.engine.schedule import Forward
 from stoker.run import Run
+
+
+class Points(Protocol):
+    """The hook points of a run, as a step fires them."""
+
+    @property
+    def calls(self) -> Mapping[str, Collection[object]]:
+        """By point, what is called there; empty for a point that no hook uses."""
+        ...
+
+    def fire(self, point: str) -> None:
+        """Call the hooks of a point."""
+        ...
+
+
+class _NoPoints:
+    """No hooks: a step outside of a trainer."""
+
+    calls: Mapping[str, Collection[object]] = defaultdict(tuple)
+
+    def fire(self, point: str) -> None:
+        """Call nothing."""
 
 
 class Step:
@@ -42,12 +64,21 @@ class Step:
     schedule: Schedule = PlainSchedule()
     """The order of micro-batches. The trainer sets it where one is given."""
 
+    points: Points = _NoPoints()
+    """The hook points. The trainer sets them when a task begins."""
+
+    _checked = False
+
     owns: ClassVar[frozenset[str]] = frozenset()
     """The parts that a subclass has overridden."""
 
     def __init_subclass__(cls) -> None:
         parts = ("forward", "val_forward", "predict", "backward", "update", "adjust_lr", "train")
         cls.owns = frozenset(p for p in parts if getattr(cls, p) is not getattr(Step, p))
+
+    def begin(self, points: Points) -> None:
+        """Begin a task with these hook points; the trainer calls it."""
+        self.points, self._checked = points, False
 
     def forward(self, engine: Engine, batch: Batch) -> Output:
         """One training batch through model and loss."""
@@ -78,8 +109,8 @@ class Step:
     def train(self, run: Run) -> bool | None:
         """One update out of ``run.batches``; False says that there was none.
 
-        Whoever overrides the whole of it calls ``run.add_output(Output(…))``, if hooks are to see
-        a loss.
+        An override calls ``run.add_output(Output(…))`` to show hooks a loss, and
+        ``self.points.fire("before_update")`` to let them act before the update.
         """
         engine = run.engine
         engine.zero_grad()
@@ -96,8 +127,8 @@ class Step:
         )
         if engine.scaler is not None:
             engine.unscale()
-        if run.calls["before_update"]:
-            run.fire("before_update")
+        if self.points.calls["before_update"]:
+            self.points.fire("before_update")
         if run.skip_reason is not None:
             engine.skip_update()
             return False
@@ -113,12 +144,12 @@ class Step:
         output: Output = result if result.__class__ is Output else as_output(self, result)
         if output.loss is None:
             raise ValueError(_no_loss(self, run.engine, output))
-        if not run.checked:
+        if not self._checked:
             check_first_output(self, run, output)
-            run.checked = True
+            self._checked = True
         run.add_output(output, size)
-        if run.calls["after_forward"]:
-            run.fire("after_forward")
+        if self.points.calls["after_forward"]:
+            self.points.fire("after_forward")
         return output
 
 
@@ -257,16 +288,3 @@ def compute_loss(step: Step, result: Any) -> Output:
             "set Output(loss=…) or Output(outputs=…)"
         )
     return output
-
-
-def predicted(step: Step, run: Run, batches: Sequence[Batch], predict: Forward) -> Any:
-    """What the model makes of a batch, as the hooks leave it; None where others have it."""
-    run.begin_step(batches)
-    run.fire("before_predict_step")
-    outputs = step.schedule.forward_only(run.engine, batches[0], predict)
-    if outputs is not None:
-        run.add_output(Output(outputs=outputs))
-    run.fire("after_predict_step")
-    kept = run.outputs[-1].outputs if run.outputs else None
-    run.end_step()
-    return kept

@@ -16,26 +16,26 @@ from stoker.core.every import Every
 from stoker.core.log import get_logger
 from stoker.core.seed import seed_part, undisturbed
 from stoker.core.tree import concatenate, map_tensors
-from stoker.core.types import Batch
+from stoker.core.types import Batch, Output
 from stoker.data import BatchFeeder, DataShard
 from stoker.data.feeder import LastWindow, Loaders, count_of, take, val_feeders_of
 from stoker.engine import Engine, Schedule, schedule_of
 from stoker.engine.checks import check_trainable
 from stoker.events import History
-from stoker.hooks.base.agreement import agreeing
+from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
-from stoker.resume.capture import RunState
 from stoker.resume.lookup import find_checkpoint, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
-from stoker.resume.signals import listening
-from stoker.run import Run, Task
+from stoker.resume.run_state import RunState
+from stoker.resume.signals import handling
+from stoker.run import Run, RunControl, Task
 from stoker.rundir.folder import MayContinue, RunFolder, may_continue_with
-from stoker.step import compute_loss, owner_name, owner_of, predicted
+from stoker.step import compute_loss, owner_name, owner_of
 
 _log = get_logger()
 
-_IDLE_EPOCHS = 100
+_MOST_IDLE_EPOCHS = 100
 
 
 class Trainer:
@@ -48,18 +48,18 @@ class Trainer:
 
     Args:
         engine: the model and what trains it.
-        hooks: what acts at points of the run. None brings `stoker.hooks.default()`, an empty
-            list brings nothing.
+        hooks: observers at points of the run. None means `stoker.hooks.default()`, an empty list
+            means none.
         step: what one update means: a `Step`, or a function ``(engine, batch) -> loss``.
         schedule: the order of the micro-batches in a step.
         accumulate: how many batches of the loader make one step.
-        last_window: what becomes of a last window with fewer batches: "flush" makes a smaller
-            step of it, "drop" leaves it out.
-        run_dir: the folder of the run. A run in it that has checkpoints goes on; any other is
-            left alone, and the new run goes beside it.
+        last_window: what to do with a last accumulation window of fewer batches: "flush" makes a
+            smaller step of it, "drop" leaves it out.
+        run_dir: the folder of the run. A run in it that has checkpoints is resumed; any other is
+            left alone, and the new run gets a folder next to it.
         seed: seeds all random numbers when training begins; the model exists before that, so seed
             its initialisation yourself.
-        grace: seconds to save and leave in, after SIGTERM or SIGUSR1.
+        grace: seconds allowed for the final checkpoint after SIGTERM or SIGUSR1.
     """
 
     def __init__(
@@ -84,12 +84,13 @@ class Trainer:
         self.accumulate, self.last_window = accumulate, last_window
         self.seed = seed
         if not grace > 0:
-            raise ValueError(f"grace is a positive number of seconds, got {grace!r}")
+            raise ValueError(f"grace must be a positive number of seconds, got {grace!r}")
         self.grace = grace
         self.run = Run(engine, RunFolder.of(run_dir))
+        self._control = RunControl(self.run)
         self.history = History()
         given = check_hooks(stock.default() if hooks is None else hooks)
-        self.hooks = HookList(agreeing(given), self.run)
+        self.hooks = HookList(with_agreement(given), self.run)
         self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
         self._attached = self._busy = self._dev_run = False
         self._manager: CheckpointManager
@@ -111,7 +112,7 @@ class Trainer:
         fast_dev_run: bool | int = False,
         resume: str | Path = "auto",
     ) -> History:
-        """Train until ``epochs`` or ``max_steps`` are finished, counted from the run's beginning.
+        """Train until ``epochs`` or ``max_steps`` are finished, counted from the start of the run.
 
         Args:
             train_loader: an iterable of batches, with or without a length.
@@ -119,16 +120,16 @@ class Trainer:
             epochs: passes over the data.
             max_steps: updates; the run may end within an epoch.
             validate_every: "2ep", "500st", "10min" or None for never; also at the end.
-            limit_train_batches: so many batches of each epoch, or that share of them as a float.
+            limit_train_batches: use this many batches of each epoch, or this share as a float.
             limit_val_batches: the same for each validation loader.
-            overfit_batches: train and validate on these first batches alone, to see that the
+            overfit_batches: train and validate on these first batches alone, to check that the
                 model can learn at all.
-            fast_dev_run: one batch (or so many) of everything, to see that it runs. Nothing is
-                written, by this fit and by what follows until the next, and weights, counters and
-                random numbers are afterwards as before.
-            resume: "auto" goes on where the run folder's newest whole checkpoint is, if there is
-                one; "must" fails if there is none; "never" begins anew, in a folder of its own; a
-                path names the checkpoint that a run in a folder of its own goes on from.
+            fast_dev_run: one batch (or this many) of everything, to check that it runs. Nothing is
+                written, by this fit and by what follows until the next one, and weights, counters
+                and random numbers are restored afterwards.
+            resume: "auto" resumes from the newest complete checkpoint of the run folder, if there
+                is one; "must" fails if there is none; "never" starts from scratch, in a new
+                folder; a path names the checkpoint that a run in a new folder starts from.
         """
         if overfit_batches is not None:
             train_loader = take(train_loader, overfit_batches)
@@ -151,62 +152,65 @@ class Trainer:
         with (
             trial as history,
             self._running("fit", may_continue_with(resume)) as hooks,
-            self._training(hooks, feeder, resume),
+            self._training(hooks, feeder, resume) as manager,
         ):
             idle = 0
-            while self._manager.goes_on:
+            while manager.has_epoch:
                 before = run.step
-                self._train_epoch(feeder, val_feeders, every)
+                self._train_epoch(hooks, feeder, val_feeders, every)
                 idle = idle + 1 if run.step == before else 0
-                if idle == _IDLE_EPOCHS:  # max_steps alone would never be reached
-                    run.stop(f"{idle} epochs in a row went by without one update")
-        if run.requests.must_leave:
+                if idle == _MOST_IDLE_EPOCHS:  # max_steps alone would never be reached
+                    run.stop(f"{idle} epochs in a row passed without an update")
+        if run.requests.preempted:
             raise Preempted
         return history
 
     def _train_epoch(
-        self, feeder: BatchFeeder, val_feeders: dict[str, BatchFeeder], every: Every | None
+        self,
+        hooks: HookList,
+        feeder: BatchFeeder,
+        val_feeders: dict[str, BatchFeeder],
+        every: Every | None,
     ) -> None:
-        run, fire, calls, train = self.run, self.run.fire, self.run.calls, self.step.train
-        manager = self._manager
+        run, control, manager = self.run, self._control, self._manager
+        fire, calls, train = hooks.fire, hooks.calls, self.step.train
         by_step = every if every is not None and every.unit != "ep" else None
-        run.begin_epoch(feeder)
+        control.begin_epoch(feeder)
         fire("before_epoch")
-        if manager.go_on():
-            self._validate(val_feeders)
+        if manager.begin_epoch():
+            self._validate(hooks, val_feeders)
             manager.after_step(feeder)
         for window in manager.windows(feeder):
-            run.begin_step(window)
-            run.events.step = run.step + 1  # what this step puts is put under its number
+            control.begin_step(window)
+            run.events.step = run.step + 1  # scalars of this step are stored under its number
             if calls["before_step"]:
                 fire("before_step")
-            run.updated = train(run) is not False
-            run.count_step()
+            control.count_step(updated=train(run) is not False)
             if calls["after_step"]:
                 fire("after_step")
             if (by_step or run.requests.active) and self._validation_due(every):
                 manager.before_val(feeder)
-                self._validate(val_feeders)
+                self._validate(hooks, val_feeders)
             manager.after_step(feeder)
             if run.leaves_epoch:
                 break
-            run.end_step()
-        manager.leaving(feeder)
-        whole = run.end_epoch()
-        if whole and self.engine.lr_step == "epoch":
+            control.end_step()
+        manager.leave_epoch(feeder)
+        complete = control.end_epoch()
+        if complete and self.engine.lr_step == "epoch":
             self.step.adjust_lr(self.engine, run)
         fire("after_train_epoch")
-        if self._validation_due(every, whole=whole):
-            self._validate(val_feeders)
+        if self._validation_due(every, complete=complete):
+            self._validate(hooks, val_feeders)
         fire("after_epoch")
         if run.requested("evaluate") and run.val_names and self._last_validation.step != run.step:
-            self._validate(val_feeders)
+            self._validate(hooks, val_feeders)
         self.history.append({"epoch": run.current_epoch, "step": run.step, **run.metrics})
         manager.after_epoch(feeder)
         run.requests.active.clear()
 
-    def _validate(self, feeders: dict[str, BatchFeeder]) -> dict[str, float]:
-        run, fire, engine = self.run, self.run.fire, self.engine
+    def _validate(self, hooks: HookList, feeders: dict[str, BatchFeeder]) -> dict[str, float]:
+        run, control, fire, engine = self.run, self._control, hooks.fire, self.engine
         of_these = tuple(f"{name}/" for name in feeders)
         run.metrics = {n: value for n, value in run.metrics.items() if not n.startswith(of_these)}
         generators = [g for feeder in feeders.values() for g in feeder.generators()]
@@ -214,7 +218,7 @@ class Trainer:
         began = perf_counter()
         engine.parallel_model.before_eval()
         with (
-            run.set_aside(),
+            control.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
             undisturbed(*generators),
@@ -222,87 +226,101 @@ class Trainer:
             for run.val_name, run.feeder in feeders.items():
                 fire("before_val")
                 for window in run.feeder:
-                    run.begin_step(window)
+                    control.begin_step(window)
                     fire("before_val_step")
                     output = self.step.schedule.forward_only(engine, window[0], val_forward)
                     if output is not None:
                         run.add_output(compute_loss(self.step, output))
                     fire("after_val_step")
-                    run.end_step()
+                    control.end_step()
                 fire("after_val")
         self._last_validation = ValidationRecord(run.step, dist.now(), perf_counter() - began)
         return {name: v for name, v in run.metrics.items() if name.startswith(of_these)}
 
-    # Looking at a model
+    # Evaluation and prediction
 
     def evaluate(
         self, loader: Loaders, *, limit_batches: int | float | None = None
     ) -> dict[str, float]:
-        """Results over one loader, or over several by name: ``{"val/loss": …}``.
+        """Return the results over one loader, or over several by name: ``{"val/loss": …}``.
 
-        Weights, random numbers and the modes of modules are afterwards as before.
+        Weights, random numbers and the modes of modules do not change.
         """
         feeders = val_feeders_of(loader, limit_batches, self.engine.data_shard)
         self.run.val_names = tuple(feeders)
-        with self._running("evaluate"):
-            return self._validate(feeders)
+        with self._running("evaluate") as hooks:
+            return self._validate(hooks, feeders)
 
     def predict(self, data: Any) -> Any:
-        """What the model returns, on the CPU, in every process.
+        """Return what the model returns, on the CPU, on every rank.
 
         A tensor, a tuple of tensors or a dict is one batch of inputs. Anything else is a loader:
-        its batches are predicted in order, targets left out, and the outputs joined.
+        its batches are predicted in order, without targets, and the outputs are concatenated.
         """
         one_batch = isinstance(data, Tensor | tuple | Mapping)
         batches = [(data, None) if isinstance(data, tuple) else data] if one_batch else data
-        feeder = BatchFeeder(
-            batches, name="data", shard=DataShard() if one_batch else self.engine.data_shard
-        )
+        shard = DataShard() if one_batch else self.engine.data_shard
+        feeder = BatchFeeder(batches, name="data", shard=shard)
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
         gathered = []
         engine.parallel_model.before_eval()
         with (
-            self._running("predict"),
-            run.set_aside(),
+            self._running("predict") as hooks,
+            self._control.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
             undisturbed(*feeder.generators()),
         ):
-            run.feeder, look = feeder, self.step.schedule.forward_only
-            seen = run.calls["before_predict_step"] or run.calls["after_predict_step"]
-            run.fire("before_predict")
+            run.feeder, forward_only = feeder, self.step.schedule.forward_only
+            observed = hooks.calls["before_predict_step"] or hooks.calls["after_predict_step"]
+            hooks.fire("before_predict")
             for window in feeder:
-                if seen:
-                    outputs = predicted(self.step, run, window, predict)
+                if observed:
+                    outputs = self._predict_observed(hooks, window, predict)
                 else:
-                    outputs = look(engine, window[0], predict)
+                    outputs = forward_only(engine, window[0], predict)
                 if outputs is not None and not feeder.padding:
                     gathered.append(map_tensors(Tensor.cpu, outputs) if engine.moves else outputs)
-            run.fire("after_predict")
+            hooks.fire("after_predict")
             gathered = engine.parallel_model.joined(gathered, feeder.interleave)
         return gathered[0] if one_batch else concatenate(gathered)
 
-    # Saving, beside what the Checkpoint hook does
+    def _predict_observed(self, hooks: HookList, window: list[Batch], predict: Any) -> Any:
+        """Predict one batch as a step that hooks see and may change; None if others have it."""
+        run = self.run
+        self._control.begin_step(window)
+        hooks.fire("before_predict_step")
+        outputs = self.step.schedule.forward_only(self.engine, window[0], predict)
+        if outputs is not None:
+            run.add_output(Output(outputs=outputs))
+        hooks.fire("after_predict_step")
+        kept = run.outputs[-1].outputs if run.outputs else None
+        self._control.end_step()
+        return kept
+
+    # Saving by hand; during a fit the Checkpoint hook decides
 
     def save(self, folder: str | Path, *, overwrite: bool = True) -> Path:
-        """Save everything the run is as a checkpoint in ``folder``, between two fits."""
+        """Save the complete state of the run as a checkpoint in ``folder``, between two fits."""
         if self._busy:
-            raise RuntimeError("save() was called within a run: a hook calls run.request('save')")
+            raise RuntimeError(
+                "save() was called within a run: call run.request('save') in a hook instead"
+            )
         return self._state().save(Path(folder), self._last_validation.step, overwrite=overwrite)
 
     def load(self, path: str | Path) -> None:
-        """Take up a checkpoint, or the newest of a folder or run: the next fit goes on from it."""
+        """Load a checkpoint, or the newest of a folder or run; the next fit resumes from it."""
         self._loaded = find_checkpoint(path, None)
         assert self._loaded is not None
         self._state().restore_trained(load_checkpoint(self._loaded, self.engine).shared)
 
     def stop(self, reason: str = "stopped by the caller") -> None:
-        """End a fit in progress after the step in hand; may be called from another thread."""
+        """End a fit in progress after the current step; may be called from another thread."""
         self.run.stop(reason)
 
     def explain(self) -> str:
-        """The loop with every hook in firing order."""
+        """Return the loop with every hook in firing order."""
         step = f"step: {owner_name(self.step)}, schedule: {type(self.step.schedule).__name__}"
         return f"{step}\n{self.hooks.picture()}"
 
@@ -310,35 +328,35 @@ class Trainer:
 
     @contextmanager
     def _trial(self, feeder: BatchFeeder) -> Iterator[History]:
-        """A fit that leaves no trace: afterwards everything is as before; its own history."""
+        """Run a fit with a history of its own, and restore everything afterwards."""
         history, last_validation = self.history, self._last_validation
         self.history = History()
         try:
-            with self._state().untouched(feeder):
+            with self._state().unchanged(feeder):
                 yield self.history
         finally:
             self.history, self._last_validation = history, last_validation
 
     @contextmanager
-    def _running(self, task: Task, goes_on: MayContinue | None = None) -> Iterator[HookList]:
-        """The outermost points, and the state they may rely on; the hooks that take part."""
+    def _running(self, task: Task, may_continue: MayContinue | None = None) -> Iterator[HookList]:
+        """Fire the outermost points; yield the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
         if self._busy:
             raise RuntimeError(
-                f"{task}() was called within a {run.task} in progress: a hook asks for an "
-                "evaluation with run.request('evaluate')"
+                f"{task}() was called within a {run.task} in progress: request an evaluation in a "
+                "hook with run.request('evaluate')"
             )
-        run.begin(task, goes_on)
-        run.fire, run.calls = hooks.fire, hooks.calls
+        self._control.begin(task, may_continue)
+        self.step.begin(hooks)
         self._busy = True
         try:
-            with run.events, hooks.ending("after_run"):
+            with run.events, hooks.ending("after_run", self._control.drop_step):
                 first = not self._attached
                 if first:
                     self.hooks.fire("attach")
                     self._attached = True
-                run.fire("before_run")
+                hooks.fire("before_run")
                 if first:
                     _log.debug(f"hooks in order: {self.hooks.order()}")
                 yield hooks
@@ -348,58 +366,60 @@ class Trainer:
                 self.history.stop_reason = run.stop_reason
 
     @contextmanager
-    def _training(self, hooks: HookList, feeder: BatchFeeder, resume: str | Path) -> Iterator[None]:
-        """Training mode, signals, the seed, what was saved, and the points around training."""
+    def _training(
+        self, hooks: HookList, feeder: BatchFeeder, resume: str | Path
+    ) -> Iterator[CheckpointManager]:
+        """Restore the run, handle signals, seed, and fire the points around training."""
         run = self.run
         manager = CheckpointManager(self._state(), hooks, lambda: self._last_validation, self.grace)
         self._manager = manager
-        if not self._dev_run:
-            manager.take_up(feeder, resume, self._loaded if resume == "auto" else None)
-            self._loaded = manager.later
-        resumed = manager.resumed
-        validated_at = resumed.validated_at if resumed is not None else self._last_validation.step
-        self._last_validation = ValidationRecord(
-            validated_at, dist.now(), self._last_validation.took
-        )
-        if manager.has_nothing_to_do:
-            _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
-            if resumed is None:
-                yield
-                return
-        with (
-            self.engine.mode(training=True),
-            listening(manager.interrupts),
-            hooks.ending("after_train"),
-        ):
-            if run.step == 0:
-                seed_part(self.seed, self.engine.parallel_model.part)
-            run.fire("before_train")
-            manager.begin(feeder)
-            yield
+        with manager:
+            if not self._dev_run:
+                manager.restore(feeder, resume, self._loaded if resume == "auto" else None)
+                self._loaded = manager.later
+            restored, last = manager.restored, self._last_validation
+            validated_at = restored.validated_at if restored is not None else last.step
+            self._last_validation = ValidationRecord(validated_at, dist.now(), last.seconds)
+            if manager.nothing_left:
+                _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
+                if restored is None:
+                    yield manager
+                    return
+            with (
+                self.engine.mode(training=True),
+                handling(manager.signals),
+                hooks.ending("after_train", self._control.drop_step),
+            ):
+                if run.step == 0:
+                    seed_part(self.seed, self.engine.parallel_model.part)
+                hooks.fire("before_train")
+                manager.begin(feeder)
+                yield manager
 
     def _state(self) -> RunState:
         return RunState(self.run, self.hooks, self.step, self.history, self.accumulate)
 
     def _check_fit(self) -> None:
-        """What cannot be trained is refused before data is touched."""
+        """Reject what cannot be trained before data is touched."""
         run, engine = self.run, self.engine
         if run.max_epochs is None and run.max_steps is None:
-            raise ValueError("fit() would never end: give epochs= or max_steps=")
+            raise ValueError("fit() would never end: pass epochs= or max_steps=")
         if not engine.optimizers:
             raise ValueError("fit() needs an optimizer: Engine(model, optimizer, criterion)")
         check_trainable(engine)
 
-    def _validation_due(self, every: Every | None, *, whole: bool | None = None) -> bool:
-        """When asked; after a step, by its number or the clock; after an epoch; at the end.
+    def _validation_due(self, every: Every | None, *, complete: bool | None = None) -> bool:
+        """Return whether to validate now, but never twice at one step.
 
-        ``whole`` is given after an epoch, and says whether it was. Never twice at one step.
+        After a step by its number, the clock or a request; after an epoch, where ``complete`` is
+        given and says whether it was complete, by its number and at the end of the run.
         """
         run = self.run
         if not run.val_names or run.requested("evaluate"):
             return bool(run.val_names)
         if every is None or run.step == self._last_validation.step:
             return False
-        if whole is not None:
-            return run.limit_reached or (whole and every.at_epoch(run.epoch))
+        if complete is not None:
+            return run.limit_reached or (complete and every.at_epoch(run.epoch))
         since = dist.now() - self._last_validation.when
         return run.updated and (every.at_step(run.step) or every.at_seconds(since))

@@ -131,9 +131,9 @@ def test_afterwards_the_hooks_are_called_as_without_a_report():
     report, loss = CostReport(steps=2, warmup=0), hooks.Loss()
     metrics = hooks.Metrics("accuracy", on="train")
     seen = []
-    look = hooks.Callback(after_step=lambda run: seen.append(dict(run.calls)))
-    one = trainer(report, loss, metrics, look)
-    bare = trainer(loss, metrics, look)
+    observe = hooks.Callback(after_step=lambda run: seen.append(dict(one.hooks.calls)))
+    one = trainer(report, loss, metrics, observe)
+    bare = trainer(loss, metrics, observe)
     one.fit(batches(40), max_steps=8)
     assert one.hooks.calls == bare.hooks.calls
     assert {type(call).__name__ for calls in seen[-1].values() for call in calls} <= {

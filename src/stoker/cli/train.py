@@ -20,7 +20,7 @@ from stoker.config import ConfigError, load
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.tree import map_tensors
-from stoker.resume.lookup import put_weights
+from stoker.resume.weights import load_weights
 from stoker.rundir.folder import RunFolder
 from stoker.storage import atomic_file
 
@@ -90,7 +90,7 @@ def _trained(options: argparse.Namespace) -> Job:
     job = made(options, training=False)
     path = _weights(options, job)
     try:
-        faults = put_weights(job.trainer.engine.model, path)
+        faults = load_weights(job.trainer.engine.model, path, log=False)
     except CheckpointError as error:
         raise ConfigError(f"'{path}' does not hold weights of this model: {error}") from error
     said = [f"{what}: {', '.join(names)}" for what, names in faults.items() if names]

@@ -1,4 +1,4 @@
-"""`Requests`: what is asked of a run, and what its processes have agreed to do."""
+"""`Requests`: what hooks and signals request of a run."""
 
 from enum import IntEnum
 from typing import Literal, TypeAlias
@@ -7,26 +7,29 @@ Request: TypeAlias = Literal["evaluate", "log", "save", "end_epoch"]
 
 
 class Signal(IntEnum):
-    """What a signal asks of a run; the larger prevails."""
+    """The effect of a signal on a run; the larger value prevails."""
 
-    NOTHING = 0
+    NONE = 0
     STOP = 1
-    """Ctrl-C: to end."""
-    LEAVE = 2
-    """SIGTERM: to save, and to leave the machine to others."""
+    """Ctrl-C: end the run."""
+    PREEMPT = 2
+    """SIGTERM: save, and release the machine."""
 
 
 class Requests:
-    """What is asked of a run. Alone, a process does it; distributed, all do it at the same step.
+    """Requests of one run.
+
+    In a single process a request is active at once. In a job of several ranks it stays local until
+    the ranks agree on it, so that all of them act at the same step.
 
     Attributes:
-        active: the wishes that come true with the step in hand.
-        stop_reason: why the run ends, None while it goes on.
-        signal: whether a signal ends it.
-        distributed: whether there are other processes, which have to be asked first.
-        local: wishes that the others do not know of yet.
-        local_stop, local_signal: the same for an end of the run.
-        may_leave: whether the run is saved as it is, so that a signal may end it in the middle of
+        active: requests in effect for the current step.
+        stop_reason: why the run ends, None while it continues.
+        signal: the signal that ends it, if one does.
+        distributed: whether other ranks have to agree first.
+        local: requests made on this rank that the others do not know of yet.
+        local_stop, local_signal: the same for ending the run.
+        may_exit: whether the run is saved as it is, so that a signal may end it in the middle of
             a validation.
     """
 
@@ -36,40 +39,40 @@ class Requests:
         "local",
         "local_signal",
         "local_stop",
-        "may_leave",
+        "may_exit",
         "signal",
         "stop_reason",
     )
 
     def __init__(self) -> None:
-        self.distributed = self.may_leave = False
+        self.distributed = self.may_exit = False
         self.active: set[str] = set()
         self.local: set[str] = set()
-        self.forget_stop()
+        self.clear_stop()
 
-    def forget_stop(self) -> None:
-        """Nobody has asked for an end."""
+    def clear_stop(self) -> None:
+        """Forget every request to end the run."""
         self.stop_reason: str | None = None
         self.local_stop: str | None = None
-        self.signal = Signal.NOTHING
-        self.local_signal = Signal.NOTHING
+        self.signal = Signal.NONE
+        self.local_signal = Signal.NONE
 
     @property
-    def must_leave(self) -> bool:
-        """Whether the run ends because others want the machine."""
-        return self.signal is Signal.LEAVE
+    def preempted(self) -> bool:
+        """Whether the run ends because the machine is needed."""
+        return self.signal is Signal.PREEMPT
 
-    def stop(self, reason: str, signal: Signal = Signal.NOTHING) -> None:
-        """Ask for an end of the run. The first reason given is kept."""
+    def stop(self, reason: str, signal: Signal = Signal.NONE) -> None:
+        """Request the end of the run. The first reason given is kept."""
         self.local_stop = self.local_stop or reason
         self.local_signal = max(self.local_signal, signal)
         if not self.distributed:
             self.confirm_stop(self.local_stop, self.local_signal)
 
-    def confirm_stop(self, reason: str, signal: Signal = Signal.NOTHING) -> None:
-        """The run ends after the step in hand."""
+    def confirm_stop(self, reason: str, signal: Signal = Signal.NONE) -> None:
+        """End the run after the current step: all ranks agree."""
         self.stop_reason, self.signal = self.stop_reason or reason, max(self.signal, signal)
 
     def add(self, request: Request) -> None:
-        """Ask for something to be done after the step in hand."""
+        """Request an action after the current step."""
         (self.local if self.distributed else self.active).add(request)

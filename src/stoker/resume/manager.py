@@ -1,50 +1,57 @@
-"""`CheckpointManager`: decides when a run is saved, and restores it."""
+"""`CheckpointManager`: decides when a run is saved, saves it, and restores it."""
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import perf_counter
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
+from stoker.checkpoint import Checkpoints
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
 from stoker.data import BatchFeeder
 from stoker.hooks.base.dispatch import HookList
 from stoker.hooks.checkpoint import Checkpoint
-from stoker.resume.capture import Resumed, RunState, Stage
-from stoker.resume.lookup import find_checkpoint, is_beyond, load_checkpoint
-from stoker.resume.signals import Interrupts, StopWaiting
+from stoker.resume.lookup import find_checkpoint, load_checkpoint
+from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
+from stoker.resume.signals import SignalHandler, StopWaiting
 from stoker.rundir.folder import origin_of
 
 _log = get_logger()
 
 
 class ValidationRecord(NamedTuple):
-    """A validation: the step it was made at, when it ended, and the seconds it took."""
+    """The last validation: at which step it was made, when it ended, and how long it took."""
 
     step: int
     when: float
-    took: float
+    seconds: float
 
 
 class CheckpointManager:
-    """Saves a fit between its steps, and takes it up again.
+    """Saves a fit between its steps, and restores it.
 
-        take_up        before hooks begin: counters, model, optimizer, hooks, the place in the data
-        begin          hooks have begun: their state once more, random numbers; or the first save
-          go_on        the same for a run that goes on in the middle of an epoch
-          windows      none, if the epoch has only its end left
-            before_val     a save, if validations are too long to be waited for
-            after_step     a save that is due
-          leaving      the run leaves the epoch early: saved before the epoch's end is seen by hooks
-          after_epoch  a save that is due, and the last one
+        with manager          opens the checkpoint folder; closes it when the fit is over
+          restore             before hooks begin: counters, model, optimizer, hooks, data position
+          begin               hooks have begun: their state again, RNG; or the first save
+            begin_epoch       the same for a run that resumes in the middle of an epoch
+            windows           the batches of each step; none if only the epoch's end is left
+              before_val      save, if a validation takes longer than the grace period allows
+              after_step      save, if due
+            leave_epoch       the run leaves the epoch early: save before hooks see its end
+            after_epoch       save, if due, and at the end
 
-    Without a `Checkpoint` hook nothing is saved; signals are minded all the same.
+    The `Checkpoint` hook says when to save and what to keep. Without one nothing is saved;
+    signals are handled all the same.
 
     Args:
-        state: takes the run down and puts it back.
-        hooks: those that take part; one of them may be a `Checkpoint`.
-        last_look: tells of the last validation.
-        grace: seconds to save and leave in when a signal says so.
+        state: captures and restores the run.
+        hooks: the hooks that take part; at most one is a `Checkpoint`.
+        last_validation: returns the record of the last validation.
+        grace: seconds allowed for the final checkpoint after a signal.
     """
 
     def __init__(
@@ -62,42 +69,83 @@ class CheckpointManager:
             names = ", ".join(repr(hook.name) for hook in found)
             raise ValueError(f"a run has one Checkpoint hook, got {len(found)}: {names}")
         self._hook = found[0] if found else None
-        if self._hook is not None and self._hook.open(self._run) is None:
-            self._hook = None
-        self.interrupts = Interrupts(self._run.requests, grace)
-        self.resumed: Resumed | None = None
+        folder = self._hook.folder_for(self._run) if self._hook is not None else None
+        self.checkpoints: Checkpoints | None = None
+        if self._hook is not None and folder is not None:
+            hook = self._hook
+            self.checkpoints = Checkpoints(
+                folder,
+                keep=hook.keep,
+                keep_every=hook.keep_every,
+                best=hook.best,
+                on_saved=hook.saved,
+            )
+        self._is_new_folder = False
+        self.signals = SignalHandler(self._run.requests, grace)
+        self.restored: Restored | None = None
         self.later: Path | None = None
-        self._came_from: str | None = None
+        self._origin: str | None = None
         self._left_early = False
 
-    def take_up(self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None) -> None:
-        """Put back the newest checkpoint, or the one that was named or loaded, if there is one."""
+    def __enter__(self) -> Self:
+        """Become the only run that saves into the folder."""
+        if self.checkpoints is not None and self._hook is not None:
+            is_new = not self.checkpoints.folder.exists()
+            self.checkpoints.open()
+            self._is_new_folder = is_new  # only now that the folder is ours
+            self._hook.opened(self.checkpoints)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the last save, and release the folder.
+
+        A run that failed before its first step leaves nothing behind.
+        """
+        if self.checkpoints is None or self._hook is None:
+            return
+        began = perf_counter()
+        with nullcontext() if error is None else dist.alone():
+            self.checkpoints.close()
+        self._hook.waited += perf_counter() - began
+        if error is not None and self._run.step == 0 and self._is_new_folder and dist.is_main():
+            shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+            with suppress(OSError):  # others may have written next to it
+                self.checkpoints.folder.parent.rmdir()
+
+    # Restore
+
+    def restore(self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None) -> None:
+        """Restore the newest checkpoint, or the one named or loaded, if there is one."""
         run = self._run
         if run.step and loaded is None and origin_of(resume) is None:
-            self._go_on_here(feeder, resume)
+            self._continue_here(feeder, resume)
             return
-        checkpoints = self._hook.checkpoints if self._hook else None
-        if resume == "never" and checkpoints is not None and checkpoints.list():
+        if resume == "never" and self.checkpoints is not None and self.checkpoints.list():
             raise CheckpointError(
-                f"resume='never', but '{checkpoints.folder}' holds the checkpoints of another run: "
-                "choose another folder"
+                f"resume='never', but '{self.checkpoints.folder}' holds the checkpoints of another "
+                "run: choose another folder"
             )
-        self._came_from = origin_of(resume)
-        path = loaded or find_checkpoint(resume, checkpoints)
+        self._origin = origin_of(resume)
+        path = loaded or find_checkpoint(resume, self.checkpoints)
         if path is None:
             return
         saved = load_checkpoint(path, run.engine)
-        if self._came_from is None:
-            self._came_from = saved.info.get("came_from")
+        if self._origin is None:
+            self._origin = saved.info.get("origin")
         if is_beyond(saved, run.max_epochs, run.max_steps):
-            self.later = path  # a fit before the one that was killed
-            run.requests.confirm_stop("an earlier attempt has got further than this fit")
+            self.later = path  # it belongs to a later fit of the script
+            run.requests.confirm_stop("a later fit of this run has been reached already")
             return
-        self.resumed = self._state.restore(saved, feeder)
-        _log.info(f"going on from {path}: {run.where()}")
+        self.restored = self._state.restore(saved, feeder)
+        _log.info(f"resuming from {path}: {run.where()}")
 
-    def _go_on_here(self, feeder: BatchFeeder, resume: str | Path) -> None:
-        """This trainer has trained: it goes on from where it is, also within an epoch."""
+    def _continue_here(self, feeder: BatchFeeder, resume: str | Path) -> None:
+        """Continue a trainer that has trained before, also within an epoch."""
         if resume == "never":
             raise ValueError("resume='never', but this trainer has trained: make a new one")
         before = self._run.feeder
@@ -105,103 +153,81 @@ class CheckpointManager:
             feeder.load_state_dict(before.state_dict())
 
     @property
-    def has_nothing_to_do(self) -> bool:
-        """Whether no step is left, and no end of an epoch either."""
-        return self._run.done and not (self.resumed is not None and self.resumed.within_epoch)
+    def nothing_left(self) -> bool:
+        """Whether neither a step nor the end of an epoch is left."""
+        return self._run.done and not (self.restored is not None and self.restored.within_epoch)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether there is an epoch to make: a new one, or the rest of one."""
-        return self.resumed is not None or not self._run.done
+    def has_epoch(self) -> bool:
+        """Whether there is an epoch to run: a new one, or the rest of one."""
+        return self.restored is not None or not self._run.done
 
     def begin(self, feeder: BatchFeeder) -> None:
-        """Training begins: from the state that was put back, or with a first save."""
-        if self.resumed is not None and not self.resumed.within_epoch:
-            self._finish_resume()
-        elif self.resumed is None and self._run.step == 0:
-            self._save(feeder, "between", wait=True)  # from here on there is one to go on from
+        """Begin training: from the restored state, or with a first save."""
+        if self.restored is not None and not self.restored.within_epoch:
+            self._finish_restore()
+        elif self.restored is None and self._run.step == 0:
+            self._save(feeder, "between", wait=True)  # so that there is always one to resume from
 
-    def go_on(self) -> bool:
-        """An epoch has begun for hooks, which the run may be in the middle of.
+    def begin_epoch(self) -> bool:
+        """Begin an epoch, possibly in its middle.
 
         Returns:
-            Whether the validation of the last step was cut short, and is to be made now.
+            Whether the validation of the last step was interrupted and has to be made now.
         """
         self._left_early = False
-        owed = self.resumed is not None and self.resumed.owes_validation
-        if self.resumed is not None:
-            self._finish_resume()
+        owed = self.restored is not None and self.restored.owes_validation
+        if self.restored is not None:
+            self._finish_restore()
         return owed
 
-    def windows(self, feeder: BatchFeeder) -> Iterable[list[Any]]:
-        """The windows of the epoch, until a signal comes while one is waited for."""
-        if self._run.done or self._run.requested("end_epoch"):
-            return ()
-        by_workers = getattr(feeder.loader, "num_workers", 0) > 0
-        may_leave = (
-            by_workers and not self._run.requests.distributed
-        )  # the others wait for this one
-        return self._until_stopped(feeder) if may_leave else feeder
+    def _finish_restore(self) -> None:
+        assert self.restored is not None
+        self.restored.finish()
+        self.restored = None
 
-    def _until_stopped(self, feeder: BatchFeeder) -> Iterator[list[Any]]:
-        """The same windows; a signal that comes while workers are waited for ends them.
-
-        Not with the first one, when a pass begins and draws its order.
-        """
-        windows, interrupts, begun = iter(feeder), self.interrupts, False
-        while True:
-            position = feeder.position.copy()
-            try:
-                interrupts.waiting = begun and not interrupts.asked
-                window = next(windows, None)
-                interrupts.waiting = False
-            except StopWaiting:
-                feeder.rewind(position)  # a batch that arrived meanwhile makes no step
-                return
-            except BaseException:
-                interrupts.waiting = False
-                raise
-            if window is None:
-                return
-            begun = True
-            yield window
-
-    def before_val(self, feeder: BatchFeeder) -> None:
-        """A validation begins. If the last was long, save now, so that a signal can end it."""
-        if self._looks_long():
-            self._save(feeder, "within", owes_validation=True)
-            self._run.requests.may_leave = True
-
-    def _looks_long(self) -> bool:
-        """Whether the last validation took longer than a signal leaves time for."""
-        took = dist.all_reduce_max(self._last_validation().took)[0]
-        return self._hook is not None and took > self.interrupts.grace / 2
+    # Save
 
     def after_step(self, feeder: BatchFeeder) -> None:
-        """Save if it is due; after the last step of an epoch later, when its end is over."""
-        self._run.requests.may_leave = False
-        hook, run = self._hook, self._run
-        if hook is None or not (hook.due or (run.requests.active and hook.wanted(run))):
+        """Save if due; after the last step of an epoch later, when the epoch has ended."""
+        run, hook = self._run, self._hook
+        run.requests.may_exit = False
+        if self.checkpoints is None or hook is None:
             return
-        if not feeder.exhausted and not self._run.requested("end_epoch"):
-            self._save(feeder, "within")
-        else:
+        if self.checkpoints.background.error is not None:
+            self.checkpoints.check()
+        if not (hook.due or (run.requests.active and hook.wanted(run))):
+            return
+        if feeder.exhausted or run.requested("end_epoch"):
             hook.due = True
-
-    def leaving(self, feeder: BatchFeeder) -> None:
-        """Save a run that leaves its epoch early, as if it went on; or before a long validation."""
-        self._left_early = self._run.done
-        if self._left_early or self._looks_long():
+        else:
             self._save(feeder, "within")
-            self._run.requests.may_leave = not self._left_early
+
+    def before_val(self, feeder: BatchFeeder) -> None:
+        """Save before a long validation, so that a signal can interrupt it."""
+        if self._validation_is_long():
+            self._save(feeder, "within", owes_validation=True)
+            self._run.requests.may_exit = True
+
+    def leave_epoch(self, feeder: BatchFeeder) -> None:
+        """Save a run that leaves its epoch early, or that faces a long validation."""
+        self._left_early = self._run.done
+        if self._left_early or self._validation_is_long():
+            self._save(feeder, "within")
+            self._run.requests.may_exit = not self._left_early
 
     def after_epoch(self, feeder: BatchFeeder) -> None:
-        """Save if it is due, and at the end; an epoch cut short by a signal is saved already."""
-        self._run.requests.may_leave = False
-        cut_short = self._left_early and self._run.requests.signal
+        """Save if due, and at the end; an epoch interrupted by a signal is saved already."""
+        self._run.requests.may_exit = False
+        interrupted = self._left_early and self._run.requests.signal
         due = self._hook is not None and self._hook.wanted(self._run)
-        if (due or self._run.done) and not cut_short:
+        if (due or self._run.done) and not interrupted:
             self._save(feeder, "between")
+
+    def _validation_is_long(self) -> bool:
+        """Whether the last validation took longer than a signal leaves time for."""
+        seconds = dist.all_reduce_max(self._last_validation().seconds)[0]
+        return self.checkpoints is not None and seconds > self.signals.grace / 2
 
     def _save(
         self,
@@ -211,23 +237,52 @@ class CheckpointManager:
         wait: bool = False,
         owes_validation: bool = False,
     ) -> None:
-        if self._hook is None:
+        """Capture the run and hand it to `Checkpoints`, which writes it in the background."""
+        hook, checkpoints, run, state = self._hook, self.checkpoints, self._run, self._state
+        if hook is None or checkpoints is None:
             return
-        ended = None if self._run.requests.signal else self._run.stop_reason
+        began = perf_counter()
         validated_at = self._last_validation().step
-        origin = {"came_from": self._came_from} if self._came_from is not None else {}
+        ended = None if run.requests.signal else run.stop_reason
+        origin = {"origin": self._origin} if self._origin is not None else {}
+        path = checkpoints.save(
+            run.step,
+            state.shared(stage, validated_at, ended, owes_validation=owes_validation),
+            state.own(feeder),
+            state.info(validated_at) | origin,
+            wait=wait or hook.must_wait(run),
+        )
+        hook.after_save(path, perf_counter() - began)
 
-        def take() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-            state = self._state
-            return (
-                state.shared(stage, validated_at, ended, owes_validation=owes_validation),
-                state.own(feeder),
-                state.info(validated_at) | origin,
-            )
+    # Data, until a signal comes
 
-        self._hook.save(self._run.step, take, wait=wait)
+    def windows(self, feeder: BatchFeeder) -> Iterable[list[Any]]:
+        """Return the accumulation windows of the epoch; a signal ends a wait for one."""
+        if self._run.done or self._run.requested("end_epoch"):
+            return ()
+        by_workers = getattr(feeder.loader, "num_workers", 0) > 0
+        may_stop = by_workers and not self._run.requests.distributed  # other ranks would hang
+        return self._until_stopped(feeder) if may_stop else feeder
 
-    def _finish_resume(self) -> None:
-        assert self.resumed is not None
-        self.resumed.go_on()
-        self.resumed = None
+    def _until_stopped(self, feeder: BatchFeeder) -> Iterator[list[Any]]:
+        """Yield the same windows; a signal during a wait for workers ends them.
+
+        The wait for the first one, which draws the order of the epoch, is not interrupted.
+        """
+        windows, signals, begun = iter(feeder), self.signals, False
+        while True:
+            position = feeder.position.copy()
+            try:
+                signals.waiting = begun and not signals.received
+                window = next(windows, None)
+                signals.waiting = False
+            except StopWaiting:
+                feeder.rewind(position)  # a window that arrived at the last moment makes no step
+                return
+            except BaseException:
+                signals.waiting = False
+                raise
+            if window is None:
+                return
+            begun = True
+            yield window

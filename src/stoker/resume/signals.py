@@ -1,4 +1,4 @@
-"""Signals: Ctrl-C once to stop cleanly, twice to stop at once; SIGTERM to save and leave."""
+"""Signals: Ctrl-C once stops cleanly, twice stops at once; SIGTERM saves and exits."""
 
 import os
 import signal
@@ -13,17 +13,21 @@ from stoker.core.log import get_logger
 from stoker.core.requests import Requests, Signal
 
 _log = get_logger()
-_ASKED_TO_END = tuple(
+_PREEMPTING = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)
 )
 
 
-class Interrupts:
-    """What signals ask of a run. A stop comes after the step in hand.
+class SignalHandler:
+    """Turns signals into requests of a run, which stops after the current step.
 
     Args:
-        requests: those of the run.
-        grace: seconds after which a run that was asked to end is left where it is.
+        requests: the requests of the run.
+        grace: seconds after which a preempted run is abandoned where it is.
+
+    Attributes:
+        received: whether a signal has come.
+        waiting: whether the run waits for data, which a signal may interrupt.
     """
 
     def __init__(self, requests: Requests, grace: float = 30.0) -> None:
@@ -31,53 +35,52 @@ class Interrupts:
         self.grace = grace
         self._owner = os.getpid()
         self._ctrl_c = False
-        self.asked = False
+        self.received = False
         self.waiting = False
-        """Whether the run waits for data, which may be given up at once."""
         self._alarm_before: tuple[Any, tuple[float, float]] | None = None
 
     def on_ctrl_c(self, _: int, __: FrameType | None) -> None:
-        """The first one stops, the second raises."""
+        """Stop after the current step; the second time, raise."""
         if os.getpid() != self._owner:
-            return  # a worker of a loader that inherited the handler
+            return  # a loader worker that inherited the handler
         if self._ctrl_c:
             raise KeyboardInterrupt
         self._ctrl_c = True
         _log.info(
-            "Ctrl-C: the run stops after this step or validation; again stops it at once",
+            "Ctrl-C: stopping after this step or validation; press it again to stop at once",
             ranks=None,
         )
-        self._ask("interrupted by Ctrl-C", Signal.STOP)
+        self._request_stop("interrupted by Ctrl-C", Signal.STOP)
 
-    def on_end(self, number: int, _: FrameType | None) -> None:
-        """The machine is wanted by others: stop, save, and leave within the grace time."""
+    def on_preempt(self, number: int, _: FrameType | None) -> None:
+        """Save after the current step and exit, within the grace period."""
         if os.getpid() != self._owner:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         name = signal.Signals(number).name
-        _log.info(f"{name}: the run saves after this step and ends", ranks=None)
-        self._limit_time()
-        self._ask(f"preempted by {name}", Signal.LEAVE)
-        if self._requests.may_leave and not self._requests.distributed:
+        _log.info(f"{name}: saving after this step, then exiting", ranks=None)
+        self._start_alarm()
+        self._request_stop(f"preempted by {name}", Signal.PREEMPT)
+        if self._requests.may_exit and not self._requests.distributed:
             raise Preempted
 
-    def on_out_of_time(self, _: int, __: FrameType | None) -> None:
-        """The step did not end in time: what was saved before is what there is."""
+    def on_alarm(self, _: int, __: FrameType | None) -> None:
+        """Exit: the current step did not end within the grace period."""
         _log.warning(
-            f"the step in hand did not end within the grace time of {self.grace:g} s: the last "
-            "checkpoint stays",
+            f"the current step did not end within the grace period of {self.grace:g} s: exiting "
+            "with the last checkpoint",
             ranks=None,
         )
         raise Preempted
 
-    def _limit_time(self) -> None:
+    def _start_alarm(self) -> None:
         if self._alarm_before is None and hasattr(signal, "setitimer"):
-            handler = signal.signal(signal.SIGALRM, self.on_out_of_time)
+            handler = signal.signal(signal.SIGALRM, self.on_alarm)
             self._alarm_before = handler, signal.setitimer(signal.ITIMER_REAL, self.grace)
 
-    def give_alarm_back(self) -> None:
-        """Nothing more is limited in time, but by an alarm that someone else had set before."""
+    def restore_alarm(self) -> None:
+        """Restore the alarm that was set before ours, if any."""
         if self._alarm_before is not None:
             handler, timer = self._alarm_before
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -85,8 +88,8 @@ class Interrupts:
             signal.setitimer(signal.ITIMER_REAL, *timer)
             self._alarm_before = None
 
-    def _ask(self, reason: str, signal: Signal) -> None:
-        first, self.asked = not self.asked, True
+    def _request_stop(self, reason: str, signal: Signal) -> None:
+        first, self.received = not self.received, True
         self._requests.stop(reason, signal)
         if self.waiting and first:
             self.waiting = False
@@ -98,17 +101,17 @@ class StopWaiting(BaseException):
 
 
 @contextmanager
-def listening(interrupts: Interrupts) -> Iterator[None]:
-    """Within it signals are taken; outside the main thread Python takes none."""
+def handling(handler: SignalHandler) -> Iterator[None]:
+    """Handle signals within the block; outside the main thread Python delivers none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {signal.SIGINT: interrupts.on_ctrl_c}
-    handlers |= dict.fromkeys(_ASKED_TO_END, interrupts.on_end)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    handlers = {signal.SIGINT: handler.on_ctrl_c}
+    handlers |= dict.fromkeys(_PREEMPTING, handler.on_preempt)
+    before = {number: signal.signal(number, one) for number, one in handlers.items()}
     try:
         yield
     finally:
-        interrupts.give_alarm_back()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        handler.restore_alarm()
+        for number, one in before.items():
+            signal.signal(number, one)

@@ -121,7 +121,7 @@ def came_from(checkpoints: Checkpoints) -> str | None:
     """The path that the newest of these checkpoints says its run was told to go on from."""
     for path in reversed(checkpoints.list()):
         with suppress(CheckpointError):
-            found = Manifest.read(path).info.get("came_from")
+            found = Manifest.read(path).info.get("origin")
             return str(found) if found is not None else None
     return None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from stoker.config import ConfigError
 from stoker.core.seed import random_state
 from stoker.hooks import Write
-from stoker.resume.capture import RunState
+from stoker.resume.run_state import RunState
 from stoker.run import Run
 from stoker.testing.digest import fingerprint, fingerprints
 from stoker.testing.unsaved_state import unsaved_values
@@ -101,7 +101,7 @@ class Recorder(Watcher):
             "RNG": _rng(),
             "optimizer settings": fingerprints(settings),
             **{f"hook {name}": fingerprints(hook, _is_plain) for name, hook in hooks.items()},
-            "step owner": fingerprints((tree | own)["step_owner"]),
+            "step owner": fingerprints((tree | own)["step"]),
             "weights": fingerprints(dict(tree["model"])),
             "criterion": fingerprints(engine["criterion"]),
             "optimizer": fingerprints(rest),

@@ -18,8 +18,8 @@ from stoker.config import ConfigError
 from stoker.data import BatchFeeder
 from stoker.hooks import POINTS, Hook
 from stoker.hooks.base.dispatch import HookList
-from stoker.resume.capture import RunState
 from stoker.resume.manager import CheckpointManager
+from stoker.resume.run_state import RunState
 from stoker.run import Run
 
 
@@ -62,17 +62,17 @@ def watching(watcher: Watcher) -> Iterator[None]:
     class WatchedManager(CheckpointManager):
         """Reports to the watcher."""
 
-        def take_up(
+        def restore(
             self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None
         ) -> None:
             if self._is_watched():
-                if self._hook is None or self._hook.checkpoints is None:
+                if self.checkpoints is None:
                     raise ConfigError(
                         "this run saves no checkpoints, so it starts from scratch after a kill: "
                         "add hooks.Checkpoint() and a run folder"
                     )
-                watcher.on_fit(self._state, self._hook.checkpoints.folder)
-            super().take_up(feeder, resume, loaded)
+                watcher.on_fit(self._state, self.checkpoints.folder)
+            super().restore(feeder, resume, loaded)
 
         def windows(self, feeder: BatchFeeder) -> Iterable[list[Any]]:
             windows = super().windows(feeder)
@@ -80,7 +80,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
         def _is_watched(self) -> bool:
             """Return False in a fast_dev_run, which uses another list of hooks."""
-            return self._run.calls is self._state.hooks.calls
+            return self._state.step.points is self._state.hooks
 
     with _replaced("HookList", WatchedHookList), _replaced("CheckpointManager", WatchedManager):
         yield

@@ -1,4 +1,4 @@
-"""`Agreement`: what one process of a job wants, all of them do, at the same step."""
+"""`Agreement`: what one rank requests, all ranks do, at the same step."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -6,96 +6,113 @@ from typing import get_args
 
 from stoker.core import dist
 from stoker.core.errors import Preempted
+from stoker.core.log import get_logger
 from stoker.core.requests import Request, Signal
-from stoker.hooks.base.hook import Hook
+from stoker.hooks.base.hook import Hook, overrides
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
 
+_log = get_logger()
+
 _SECONDS = 0.5
-_WISHES: tuple[Request, ...] = get_args(Request)
+_REQUESTS: tuple[Request, ...] = get_args(Request)
 _STEP_POINTS = ("before_step", "after_forward", "before_update", "after_step")
 
 
 class Agreement(Hook):
-    """Lets the processes of a job agree on what hooks and signals ask of the run.
+    """Makes the ranks of a job agree on what hooks and signals request of the run.
 
-    They meet after every validation and epoch, and between steps about twice a second: at a step
-    that they agreed on the last time. Signals and clocks wait that long. Where a hook might ask
-    for something at any step, in one process only, they meet after every step. In a validation
-    that a signal may end they meet as often, for that alone.
+    The ranks synchronize after every validation and epoch, and between steps about twice a second,
+    at a step they agreed on the last time. Signals and clocks wait that long. If a hook might make
+    a request at any step on one rank only, they synchronize after every step, since a request takes
+    effect after the current step. During a validation that a signal may end, they synchronize as
+    often for that alone.
 
     Args:
-        others: the hooks whose wishes it serves.
+        others: the hooks whose requests it serves.
     """
 
     priority = 1000
     same_on_all_ranks = True
 
     def __init__(self, others: Sequence[Hook]) -> None:
-        asking = [hook for hook in others if not hook.same_on_all_ranks]
-        self._each_step = any(_acts_at(hook, point) for hook in asking for point in _STEP_POINTS)
-        self._skips = any(_acts_at(hook, "before_update") for hook in asking)
+        self._each_step = [
+            hook
+            for hook in others
+            if not hook.same_on_all_ranks and any(overrides(hook, point) for point in _STEP_POINTS)
+        ]
+        self._skips = any(overrides(hook, "before_update") for hook in self._each_step)
         self._periodic = [hook for hook in others if isinstance(hook, Periodic) and hook.request]
-        self._steps, self._looks = _Appointments(), _Appointments()
-        self._looked = 0
+        self._step_timer, self._val_timer = _SyncTimer(), _SyncTimer()
+        self._val_steps = 0
+
+    def attach(self, run: Run) -> None:
+        """Log which hooks cost a collective per step, and how to avoid it."""
+        if self._each_step:
+            names = ", ".join(repr(hook.name) for hook in self._each_step)
+            _log.info(
+                f"hooks {names} act at every step and may make requests on one rank only, so all "
+                "ranks synchronize after every step; set same_on_all_ranks = True on a hook that "
+                "makes no requests, or the same ones on every rank"
+            )
 
     def before_run(self, run: Run) -> None:
-        """From here on, what is asked for waits until all know of it."""
+        """Make requests wait until all ranks know of them."""
         run.requests.distributed = True
-        self._meet(run)
+        self._synchronize(run)
 
     def before_update(self, run: Run) -> None:
-        """An update that one process leaves out is left out by all."""
+        """Skip an update on all ranks if one rank skips it."""
         if self._skips and dist.any_rank(run.skip_reason is not None) and not run.skip_reason:
-            run.skip_update("another process leaves the update out")
+            run.skip_update("another rank skips the update")
 
     def after_step(self, run: Run) -> None:
-        """Meet, if it was agreed so."""
-        if self._each_step or run.step >= self._steps.next:
-            self._meet(run)
+        """Synchronize if it is time."""
+        if self._each_step or run.step >= self._step_timer.next:
+            self._synchronize(run)
 
     def after_val_step(self, run: Run) -> None:
-        """Leave a validation that is too long to be waited for, if one process is asked to."""
-        if not run.requests.may_leave:
+        """Leave a validation that is too long to wait for, if one rank is preempted."""
+        if not run.requests.may_exit:
             return
-        self._looked += 1
-        if self._looked >= self._looks.next:
+        self._val_steps += 1
+        if self._val_steps >= self._val_timer.next:
             signal, time = dist.all_reduce_max(run.requests.local_signal, _clock())
-            self._looks.plan(self._looked, time)
-            if signal == Signal.LEAVE:
+            self._val_timer.plan(self._val_steps, time)
+            if signal == Signal.PREEMPT:
                 raise Preempted
 
     def after_val(self, run: Run) -> None:
-        """Meet: results may have led to a decision."""
-        self._meet(run)
+        """Synchronize: results may have led to a request."""
+        self._synchronize(run)
 
     def after_train_epoch(self, run: Run) -> None:
-        """Meet: a validation may have been asked for."""
-        self._meet(run)
+        """Synchronize: a validation may have been requested."""
+        self._synchronize(run)
 
     def after_epoch(self, run: Run) -> None:
-        """Meet: results may have led to a decision."""
-        self._meet(run)
+        """Synchronize: results may have led to a request."""
+        self._synchronize(run)
 
     def after_run(self, run: Run) -> None:
-        """Each process goes its own way, with a clock of its own."""
+        """Release the ranks, each with its own clock."""
         run.requests.distributed = False
         dist.set_now(None)
 
-    def _meet(self, run: Run) -> None:
+    def _synchronize(self, run: Run) -> None:
         requests = run.requests
-        wanted = [float(request in requests.local) for request in _WISHES]
+        wanted = [float(request in requests.local) for request in _REQUESTS]
         stops = float(requests.local_stop is not None)
         stops, signal, time, *wanted = dist.all_reduce_max(
             stops, requests.local_signal, _clock(), *wanted
         )
         dist.set_now(time)
-        self._steps.plan(run.step, time)
+        self._step_timer.plan(run.step, time)
         if stops:
             reasons = dist.all_gather_object(requests.local_stop)
             reason = next(reason for reason in reasons if reason is not None)
             requests.confirm_stop(reason, Signal(int(signal)))
-        active = {request for request, want in zip(_WISHES, wanted, strict=True) if want}
+        active = {request for request, want in zip(_REQUESTS, wanted, strict=True) if want}
         requests.local.clear()
         requests.active |= active
         for hook in self._periodic:
@@ -103,15 +120,15 @@ class Agreement(Hook):
                 hook.act_once(run)
 
 
-class _Appointments:
-    """When to meet: about twice a second, at a step that is known to all since the last time."""
+class _SyncTimer:
+    """When to synchronize: about twice a second, at a step known to all ranks since the last."""
 
     def __init__(self) -> None:
         self.next = 0
         self._last = (0, 0.0)
 
     def plan(self, step: int, time: float) -> None:
-        """Choose the step of the next meeting by the pace since the last one."""
+        """Choose the step of the next synchronization by the pace since the last one."""
         steps, seconds = step - self._last[0], time - self._last[1]
         pace = seconds / steps if steps > 0 else _SECONDS
         self.next = step + min(1000, max(1, int(_SECONDS / max(pace, 1e-6))))
@@ -119,14 +136,10 @@ class _Appointments:
 
 
 def _clock() -> float:
-    """The time of rank 0, which is the largest then."""
+    """Return the time of rank 0, which is then the maximum over all ranks."""
     return monotonic() if dist.is_main() else float("-inf")
 
 
-def agreeing(hooks: Sequence[Hook]) -> list[Hook]:
-    """The hooks, and among several processes one more that lets them agree."""
+def with_agreement(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return the hooks, and in a job of several ranks an `Agreement` that serves them."""
     return [*hooks, Agreement(hooks)] if dist.world_size() > 1 else list(hooks)
-
-
-def _acts_at(hook: Hook, point: str) -> bool:
-    return point in vars(hook) or getattr(type(hook), point) is not getattr(Hook, point)

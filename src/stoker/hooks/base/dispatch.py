@@ -9,7 +9,7 @@ from typing import Any
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
-from stoker.hooks.base.hook import POINTS, Hook
+from stoker.hooks.base.hook import POINTS, Hook, overrides
 from stoker.run import Run
 from stoker.step import Step
 
@@ -23,21 +23,20 @@ _DEPTH = {
     **dict.fromkeys(("before_step", "after_forward", "before_update", "after_step"), 3),
     **dict.fromkeys(("before_val", "before_val_step", "after_val_step", "after_val"), 3),
 }
-"""How deep a point lies in the loop; 2 where nothing else is said."""
+"""The nesting depth of a point in the loop; 2 unless listed."""
 
 
 class Observer(Hook):
-    """A hook that looks at the others: it is given the list that calls them all."""
+    """A hook that observes the other hooks through the list that calls them."""
 
     def observe(self, hooks: "HookList") -> None:
-        """The list is made; what it calls may be changed, in `HookList.calls`, and put back."""
+        """Called with the finished list; `HookList.calls` may be changed, and restored later."""
 
 
 class HookList:
     """Hooks in calling order, with one tuple of bound methods per point.
 
-    Only methods that a hook really overrides are kept, so a point nobody uses is a loop over an
-    empty tuple.
+    Only methods that a hook overrides are kept, so a point that no hook uses costs nothing.
     """
 
     def __init__(self, hooks: Iterable[Hook | None], run: Run) -> None:
@@ -54,15 +53,15 @@ class HookList:
         return iter(self._hooks)
 
     def at(self, point: str) -> list[Hook]:
-        """The hooks that act at a point, in order."""
-        return [hook for hook in self._hooks if _overrides(hook, point)]
+        """Return the hooks that act at a point, in order."""
+        return [hook for hook in self._hooks if overrides(hook, point)]
 
     def order(self) -> str:
-        """The hooks in calling order, in one line."""
+        """Return the hooks in calling order, in one line."""
         return ", ".join(f"{hook.name} ({int(hook.priority)})" for hook in self._hooks) or "none"
 
     def picture(self) -> str:
-        """The points of a run as they lie in each other, with the hooks that act at each."""
+        """Return the points of a run, nested as they fire, with the hooks at each."""
         lines = []
         for point in POINTS:
             acting = ", ".join(f"{hook.name} ({int(hook.priority)})" for hook in self.at(point))
@@ -70,7 +69,7 @@ class HookList:
         return "\n".join(lines)
 
     def fire(self, point: str) -> None:
-        """Call every hook that overrides ``point``; the first that raises is named."""
+        """Call every hook that overrides ``point``; an error names the hook that raised it."""
         call: Call | None = None
         try:
             for call in self.calls[point]:
@@ -82,7 +81,7 @@ class HookList:
     def fire_all(self, point: str) -> None:
         """Call every hook even if one raises, then raise the first error.
 
-        In a run that has failed already the later error is logged and the first one stays.
+        If the run has failed already, later errors are logged and the first one is kept.
         """
         failure: BaseException | None = None
         for call in self.calls[point]:
@@ -99,24 +98,27 @@ class HookList:
             raise failure
 
     @contextmanager
-    def ending(self, point: str) -> Iterator[None]:
-        """Fires ``point`` however the block ends; a failure is told to on_exception first, once."""
+    def ending(self, point: str, drop_step: Callable[[], None]) -> Iterator[None]:
+        """Fire ``point`` however the block ends; after a failure fire on_exception first, once.
+
+        ``drop_step`` releases the current step in between.
+        """
         run = self.run
         try:
             yield
         except BaseException as error:
             if run.error is None:
                 run.error = error
-                with dist.alone():  # the others may never come here
+                with dist.alone():  # other ranks may never get here
                     self.fire_all("on_exception")
             raise
         finally:
-            run.drop_step()
+            drop_step()
             with nullcontext() if run.error is None else dist.alone():
                 self.fire_all(point)
 
     def without_writers(self) -> "HookList":
-        """The hooks that leave no files behind."""
+        """Return a list of the hooks that write no files."""
         return HookList([hook for hook in self._hooks if not hook.writes], self.run)
 
     def _name_culprit(self, error: BaseException, call: Call | None, point: str) -> None:
@@ -128,18 +130,18 @@ class HookList:
         return repr(call) if owner is None else owner.name
 
     def owner(self, call: Call | None, point: str) -> Hook | None:
-        """The hook that a call at a point is of."""
+        """Return the hook that a call at a point belongs to."""
         return next((hook for hook in self._hooks if getattr(hook, point) == call), None)
 
 
 def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
-    """The hooks as a new list, or an error that names what is none of them."""
+    """Return the hooks as a new list; raise an error that names anything that is not one."""
     if isinstance(hooks, Hook | str) or not isinstance(hooks, Iterable):
         raise TypeError(f"hooks is a {type(hooks).__name__}, expected a list of hooks")
     checked: list[Hook] = []
     for index, hook in enumerate(hooks):
         if hook is None:
-            continue  # so that a list can say `hook if wanted else None`
+            continue  # allows `hook if condition else None` in a list
         if isinstance(hook, type) and issubclass(hook, Hook):
             raise TypeError(
                 f"hooks[{index}] is the class {hook.__name__}: did you mean {hook.__name__}()?"
@@ -149,29 +151,25 @@ def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
         if not isinstance(hook, Hook):
             raise TypeError(
                 f"hooks[{index}] is {hook!r} of type {type(hook).__name__}, expected a Hook; "
-                "hooks.Callback(after_step=function) makes one of a function"
+                "wrap a function with hooks.Callback(after_step=function)"
             )
-        _warn_of_misspelt_points(hook)
+        _warn_about_misspelled_points(hook)
         checked.append(hook)
     repeated = [name for name, n in Counter(hook.name for hook in checked).items() if n > 1]
     if repeated:
         raise ValueError(
-            f"two hooks are named {repeated[0]!r}, and a name keys saved state: "
-            "set hook.name on one of them"
+            f"two hooks are named {repeated[0]!r}, but saved state is stored by name: set "
+            "hook.name on one of them"
         )
     return checked
 
 
-def _warn_of_misspelt_points(hook: Hook) -> None:
-    """A method that looks like a point and is none is never called, which is rarely meant."""
+def _warn_about_misspelled_points(hook: Hook) -> None:
+    """Warn about a method that resembles a point but is never called."""
     for name in set(dir(type(hook))) - set(dir(Hook)):
         like_others = name.startswith("on_") and name.endswith(("_begin", "_start", "_end"))
         if like_others or get_close_matches(name, POINTS, cutoff=0.85):
             _log.warning(
-                f"hook {hook.name!r} has {name!r}, which is no point of a run and is never called"
+                f"hook {hook.name!r} has {name!r}, which is not a hook point and is never called"
                 f"{did_you_mean(name, POINTS)} (stoker.hooks.POINTS lists them)"
             )
-
-
-def _overrides(hook: Hook, point: str) -> bool:
-    return point in vars(hook) or getattr(type(hook), point) is not getattr(Hook, point)

@@ -7,7 +7,7 @@ from stoker.run import Run
 
 
 class Priority(IntEnum):
-    """Who goes first at a point: lower numbers. The names say what a band is for."""
+    """The order of hooks at a point: lower numbers first. The names say what a band is for."""
 
     MEASURE = 10
     ADJUST = 30
@@ -26,7 +26,7 @@ class Hook:
             before_epoch
               before_step  …per micro-batch: forward, after_forward, backward…
                            before_update  …clip, optimizer, LR…  after_step
-            after_train_epoch           the pass over the training data is over
+            after_train_epoch           the training data is exhausted; no validation yet
               before_val   before_val_step …forward… after_val_step   after_val
                                         per validation loader; also between steps when due
             after_epoch                 validation results are visible
@@ -43,26 +43,27 @@ class Hook:
     priority: int = Priority.NORMAL
 
     writes: bool = False
-    """Whether it leaves files behind; such hooks stay out of a ``fast_dev_run``."""
+    """Whether the hook writes files; such hooks take no part in a ``fast_dev_run``."""
 
     same_on_all_ranks: bool = False
-    """Whether what it asks of a run at a step it asks in all processes alike, if anything at all.
+    """Whether the hook makes the same requests at the same steps on all ranks, or none at all.
 
-    One that does not say so has several processes talk to each other after every step.
+    A hook that acts at every step and leaves this False costs one collective per step in a job of
+    several ranks, because a request of one rank must reach the others before the next step.
     """
 
     replicated_state: bool = False
-    """Whether its state is of the model, one for all processes, and not of each by itself."""
+    """Whether the state belongs to the model, one for all ranks, instead of to each rank."""
 
     produces: tuple[str, ...] = ()
-    """The results it makes, such as "val/loss"; "val/" stands for every validation loader."""
+    """The results the hook records, such as "val/loss"; "val/" means every validation loader."""
 
     consumes: tuple[str, ...] = ()
-    """The results of others that it acts on."""
+    """The results of other hooks that this one depends on."""
 
     @property
     def name(self) -> str:
-        """What the hook is called in messages and saved state; set it to have two of a class."""
+        """The name in messages and saved state; set it to use two hooks of one class."""
         return str(self.__dict__.get("_name", type(self).__name__))
 
     @name.setter
@@ -70,78 +71,78 @@ class Hook:
         self.__dict__["_name"] = name
 
     def attach(self, run: Run) -> None:
-        """The hook has been added to a trainer."""
+        """Called once, before the first task of the trainer."""
 
     def before_run(self, run: Run) -> None:
-        """``fit``, ``evaluate`` or ``predict`` begins."""
+        """Called when ``fit``, ``evaluate`` or ``predict`` begins."""
 
     def before_train(self, run: Run) -> None:
-        """Training begins."""
+        """Called when training begins."""
 
     def before_epoch(self, run: Run) -> None:
-        """A pass over the training data begins."""
+        """Called when a pass over the training data begins."""
 
     def before_step(self, run: Run) -> None:
-        """The batches of a step are there."""
+        """Called with the batches of a step loaded."""
 
     def after_forward(self, run: Run) -> None:
-        """A micro-batch went forward; its output is ``run.outputs[-1]``."""
+        """Called after the forward pass of a micro-batch; its output is ``run.outputs[-1]``."""
 
     def before_update(self, run: Run) -> None:
-        """Gradients are final and of true size, not clipped yet; parameters are unchanged."""
+        """Called with the final gradients: unscaled, not clipped yet, parameters unchanged."""
 
     def after_step(self, run: Run) -> None:
-        """The update is made and counted."""
+        """Called when the update is made and counted."""
 
     def after_train_epoch(self, run: Run) -> None:
-        """The pass over the training data is over; validation has not run."""
+        """Called when the training data is exhausted, before validation."""
 
     def before_val(self, run: Run) -> None:
-        """A validation loader is taken up: ``run.val_name``."""
+        """Called before each validation loader, ``run.val_name``."""
 
     def before_val_step(self, run: Run) -> None:
-        """A validation batch is there."""
+        """Called with a validation batch loaded."""
 
     def after_val_step(self, run: Run) -> None:
-        """A validation batch went forward."""
+        """Called after the forward pass of a validation batch."""
 
     def after_val(self, run: Run) -> None:
-        """A validation loader is done."""
+        """Called after each validation loader."""
 
     def after_epoch(self, run: Run) -> None:
-        """The epoch is over, validation results are visible."""
+        """Called at the end of an epoch, with validation results in ``run.metrics``."""
 
     def after_train(self, run: Run) -> None:
-        """Training is over, well or not."""
+        """Called when training is over, also after a failure."""
 
     def before_predict(self, run: Run) -> None:
-        """A prediction begins."""
+        """Called when a prediction begins."""
 
     def before_predict_step(self, run: Run) -> None:
-        """A batch to predict is there."""
+        """Called with a batch to predict loaded."""
 
     def after_predict_step(self, run: Run) -> None:
-        """A batch is predicted; see ``run.outputs[-1].outputs``."""
+        """Called when a batch is predicted; see ``run.outputs[-1].outputs``."""
 
     def after_predict(self, run: Run) -> None:
-        """The prediction is over."""
+        """Called when the prediction is over."""
 
     def on_exception(self, run: Run) -> None:
-        """The run failed with ``run.error``."""
+        """Called when the run failed with ``run.error``."""
 
     def after_run(self, run: Run) -> None:
-        """``fit``, ``evaluate`` or ``predict`` ends, well or not."""
+        """Called when ``fit``, ``evaluate`` or ``predict`` ends, also after a failure."""
 
     def info(self) -> dict[str, Any]:
-        """Plain values that can be read of a checkpoint without loading it."""
+        """Return plain values that can be read from a checkpoint without loading it."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart: tensors and plain values."""
+        """Return what must survive a restart: tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
 
 
 POINTS: tuple[str, ...] = tuple(
@@ -150,3 +151,8 @@ POINTS: tuple[str, ...] = tuple(
     if name.startswith(("attach", "before_", "after_", "on_"))
 )
 """The names of all points, in the order of the picture in `Hook`."""
+
+
+def overrides(hook: Hook, point: str) -> bool:
+    """Return whether a hook acts at a point: by its class, or by an attribute of its own."""
+    return point in vars(hook) or getattr(type(hook), point) is not getattr(Hook, point)

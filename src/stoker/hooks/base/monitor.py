@@ -1,4 +1,4 @@
-"""`Monitor`: a result that is watched, and which of two values of it is better."""
+"""`Monitor`: watch a result and decide which value is better."""
 
 import math
 from typing import Any, Literal, TypeAlias
@@ -24,14 +24,14 @@ _LARGER_IS_BETTER = (
 
 
 class Monitor:
-    """Watches one name of ``run.metrics``.
+    """Watches one result in ``run.metrics``.
 
-    ``mode`` is found from the name where that is plain ("loss" goes down, "accuracy" up).
+    ``mode`` is derived from the name if that is clear ("loss" is minimized, "accuracy" maximized).
     """
 
     def __init__(self, name: str, mode: Mode | None = None, min_delta: float = 0.0) -> None:
         if mode not in ("min", "max", None):
-            raise ValueError(f"mode is 'min' or 'max', got {mode!r}")
+            raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
         if min_delta < 0:
             raise ValueError(f"min_delta must not be negative, got {min_delta}")
         self.name = name
@@ -41,31 +41,31 @@ class Monitor:
         self._from_validation = name.startswith("val/")
 
     def check(self, run: Run) -> None:
-        """Before training: refuse to watch validation where there will be none."""
+        """Check before training that a watched validation result will exist."""
         if self._from_validation and not run.val_names:
             raise ValueError(
-                f"{self.name!r} is watched, but fit() was given no validation loader: "
-                "pass one, or watch a result of training"
+                f"{self.name!r} is monitored, but fit() got no validation loader: pass one, or "
+                "monitor a training result"
             )
 
     def fresh(self, run: Run, *, at_epoch: bool) -> float | None:
-        """The value if it is news at this point, else None.
+        """Return the value if it is new at this point, else None.
 
-        Results of a validation come with it, those of training with the end of an epoch. Only a
-        fit makes news: looking at a finished run changes nothing.
+        Validation results are new after the validation, training results at the end of an epoch.
+        Outside of a fit nothing is new, so evaluating a finished run changes nothing.
         """
         if run.task != "fit" or at_epoch == self._from_validation:
             return None
         if self.name not in run.metrics:
             if at_epoch or run.val_name == run.val_names[-1]:
-                self._complain(run)
+                self._raise_missing(run)
             return None
         if not at_epoch and not self.name.startswith(run.val_name + "/"):
-            return None  # that of another loader
+            return None  # it belongs to another loader
         return run.metrics[self.name]
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether ``value`` is better by more than ``min_delta``; anything finite beats None."""
+        """Return whether ``value`` is better by more than ``min_delta``; any number beats None."""
         if not math.isfinite(value):
             return False
         if than is None:
@@ -74,26 +74,24 @@ class Monitor:
         return gain > self.min_delta
 
     def improves(self, value: float) -> bool:
-        """Whether it is better than the best so far, which it then is."""
+        """Return whether ``value`` is the best so far, and keep it if so."""
         if not self.better(value, self.best):
             return False
         self.best = value
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value so far."""
+        """Return the best value so far."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.best = state["best"]
 
-    def _complain(self, run: Run) -> None:
-        known = (
-            ", ".join(sorted(run.metrics)) or "nothing: hooks.Loss() and hooks.Metrics() measure"
-        )
+    def _raise_missing(self, run: Run) -> None:
+        known = ", ".join(sorted(run.metrics)) or "none: add hooks.Loss() or hooks.Metrics()"
         near = did_you_mean(self.name, run.metrics)
-        raise ValueError(f"no result is named {self.name!r}{near} (there is {known})")
+        raise ValueError(f"there is no result {self.name!r}{near} (known results: {known})")
 
 
 def _guess_mode(name: str) -> Mode:
@@ -103,5 +101,5 @@ def _guess_mode(name: str) -> Mode:
     if any(part in word for part in _LARGER_IS_BETTER):
         return "max"
     raise ValueError(
-        f"whether {name!r} should go down or up does not show: give mode='min' or 'max'"
+        f"cannot tell whether lower or higher {name!r} is better: pass mode='min' or 'max'"
     )

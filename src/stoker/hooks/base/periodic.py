@@ -1,4 +1,4 @@
-"""`Periodic`: a hook that acts each so often, and at the end."""
+"""`Periodic`: a hook that acts at a fixed period, and at the end."""
 
 import sys
 from abc import abstractmethod
@@ -14,8 +14,8 @@ from stoker.run import Run
 class Periodic(Hook):
     """Calls `act` when ``every`` is due and once at the end of training, never twice at one step.
 
-    ``every=None`` leaves only the end. A subclass that names a `request` also acts when someone has
-    asked the run for it.
+    ``every=None`` means only at the end. A subclass that names a `request` also acts when it is
+    made.
     """
 
     request: ClassVar[Request | None] = None
@@ -29,40 +29,40 @@ class Periodic(Hook):
         self._acted_when = dist.now()
 
     def before_train(self, run: Run) -> None:
-        """Minutes count from here."""
+        """Start counting minutes."""
         self._acted_when = dist.now()
 
     @abstractmethod
     def act(self, run: Run) -> None:
-        """Do it."""
+        """Act; subclasses implement it."""
 
     def act_once(self, run: Run) -> None:
-        """Do it unless it was done at this step already."""
+        """Act, unless that was done at this step already."""
         if self._acted_at != run.step:
             self._acted_at, self._acted_when = run.step, dist.now()
             self.act(run)
 
     def after_step(self, run: Run) -> None:
-        """Act when steps, minutes or a wish say so."""
+        """Act if due by steps, by minutes or on request."""
         if run.step % self._steps == 0 or self._by_clock or run.requests.active:
             every, request = self.every, self.request
-            asked = request is not None and run.requested(request)
+            requested = request is not None and run.requested(request)
             since = dist.now() - self._acted_when
-            if asked or (every and (every.at_step(run.step) or every.at_seconds(since))):
+            if requested or (every and (every.at_step(run.step) or every.at_seconds(since))):
                 self.act_once(run)
 
     def after_val(self, run: Run) -> None:
-        """Act when a wish says so: "save", for one, because a result is the best so far."""
+        """Act on request: "save", for example, because a result is the best so far."""
         if self.request is not None and run.requested(self.request):
             self.act_once(run)
 
     def after_epoch(self, run: Run) -> None:
-        """Act when epochs or a wish say so."""
-        asked = self.request is not None and run.requested(self.request)
-        if asked or (self.every is not None and self.every.at_epoch(run.epoch)):
+        """Act if due by epochs or on request."""
+        requested = self.request is not None and run.requested(self.request)
+        if requested or (self.every is not None and self.every.at_epoch(run.epoch)):
             self.act_once(run)
 
     def after_train(self, run: Run) -> None:
-        """Act at the end of a run that went well."""
+        """Act at the end of a run that did not fail."""
         if run.error is None:
             self.act_once(run)

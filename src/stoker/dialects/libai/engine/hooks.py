@@ -137,10 +137,10 @@ class PeriodicCheckpointer(stock.Checkpoint):
         self._checkpointer, self._period, self._max_iter = checkpointer, int(period), max_iter
         self._to_keep, self._prefix = max_to_keep, file_prefix
 
-    def open(self, run: Run) -> Checkpoints | None:
-        """The same, unless the checkpointer saves nothing."""
+    def folder_for(self, run: Run) -> Path | None:
+        """Return the folder, None if the checkpointer saves nothing."""
         self._max_iter = self._max_iter or run.max_steps
-        return super().open(run) if self._checkpointer.save_to_disk else None
+        return super().folder_for(run) if self._checkpointer.save_to_disk else None
 
     def saved(self, path: Path) -> None:
         """Give it its names, and let go of those that are too many."""

@@ -49,14 +49,14 @@ class Folders(hooks.Checkpoint):
         self._named, self._settings, self._put = named or output_dir, settings, put
         self._names_last, self._anew = named is not None, anew
         self._run: Run | None = None
+        self._checkpoints: Checkpoints
 
-    def open(self, run: Run) -> Checkpoints | None:
-        """Become the only run that saves there, and the only one that is there if it is new."""
-        checkpoints = super().open(run)
-        if checkpoints is not None and self._anew:
+    def opened(self, checkpoints: Checkpoints) -> None:
+        """Remove what another run has left there, if this one is new."""
+        self._checkpoints = checkpoints
+        if self._anew:
             _remove(checkpoints)
         self._anew = False
-        return checkpoints
 
     def before_train(self, run: Run) -> None:
         """Note the run, which says where a save belongs; give a name that a kill has left out."""
@@ -66,14 +66,20 @@ class Folders(hooks.Checkpoint):
         if name is not None:
             self._publish(run.step, name)
 
-    def save(self, step: int, take: Callable[[], Any], *, wait: bool) -> None:
-        """Save, and link what was asked for to its name."""
+    def info(self) -> dict[str, Any]:
+        """The settings of the run, and the name under which this save is published."""
+        return {"training_config": self._settings, "named": self._name()}
+
+    def must_wait(self, run: Run) -> bool:
+        """Wait for a save that is published under a name."""
+        return self._name() is not None
+
+    def after_save(self, path: Path, seconds: float) -> None:
+        """Publish the checkpoint under its name, if it has one."""
         name = self._name()
-        shared, own, info = take()
-        info |= {"training_config": self._settings, "named": name}
-        super().save(step, lambda: (shared, own, info), wait=wait or name is not None)
-        if name is not None:
-            self._publish(step, name)
+        super().after_save(path, seconds)
+        if name is not None and self._run is not None:
+            self._publish(self._run.step, name)
 
     def _publish(self, step: int, name: str) -> None:
         source, target = self._path(step), self._named / name
@@ -85,8 +91,7 @@ class Folders(hooks.Checkpoint):
         return Manifest.read(path).info if (path / MANIFEST).is_file() else {}
 
     def _path(self, step: int) -> Path:
-        assert self.checkpoints is not None
-        return self.checkpoints.folder / checkpoint_name(step)
+        return self._checkpoints.folder / checkpoint_name(step)
 
     def _name(self) -> str | None:
         run = self._run

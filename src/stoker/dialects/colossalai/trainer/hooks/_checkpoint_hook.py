@@ -51,10 +51,9 @@ class _Saving(hooks.Checkpoint):
     ends: list[str]
     _whole: int | None = None
 
-    def before_train(self, run: Run) -> None:
-        """A name that a killed run could not give is given now."""
-        super().before_train(run)
-        for path in self.checkpoints.list() if self.checkpoints and dist.is_main() else ():
+    def opened(self, checkpoints: Checkpoints) -> None:
+        """Create the names that a killed run could not create."""
+        for path in checkpoints.list() if dist.is_main() else ():
             self.saved(path)
 
     def before_epoch(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Everything a run is: taken down between two steps, and put back."""
+"""Capture the complete state of a run between two steps, and restore it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +20,13 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
-from stoker.resume.lookup import key_faults, was_arranged_otherwise
+from stoker.resume.lookup import was_saved_in_another_layout
+from stoker.resume.weights import compare_weights
 from stoker.run import Run
 from stoker.step import Step
 
 Stage: TypeAlias = Literal["within", "between"]
-"""Whether a state was taken within an epoch, or between two of them."""
+"""Whether a state was captured within an epoch, or between two of them."""
 
 _log = get_logger()
 _COUNTERS = ("step", "epoch", "samples", "metrics")
@@ -34,9 +35,8 @@ _ENGINE = ("criterion", "optimizers", "lr_schedulers", "scaler")
 
 @dataclass
 class RunState:
-    """Takes down a run and puts it back.
-
-    A state belongs between two steps: whatever a step, its hooks and its validation do is done.
+    """Captures and restores a run, between two steps: when a step, its hooks and its validation
+    are done.
     """
 
     run: Run
@@ -44,6 +44,8 @@ class RunState:
     step: Step
     history: History
     accumulate: int = 1
+
+    # Capture
 
     def shared(
         self,
@@ -53,20 +55,20 @@ class RunState:
         *,
         owes_validation: bool = False,
     ) -> dict[str, Any]:
-        """What all processes have together: tensors and plain values, these of the first one."""
+        """Return the state that all ranks share: tensors, and on rank 0 plain values."""
         run, engine = self.run, self.run.engine.state_dict()
-        together = {
+        shared = {
             "model": engine["model"],
             "engine": {part: engine[part] for part in _ENGINE},
             "hooks": {hook.name: hook.state_dict() for hook in self.hooks if hook.replicated_state},
         }
         if not dist.is_main():
-            return together
-        measured = self._measured()
+            return shared
+        observed = self._observed()
         return {
-            **together,
-            **measured,
-            "hooks": together["hooks"] | measured["hooks"],
+            **shared,
+            **observed,
+            "hooks": shared["hooks"] | observed["hooks"],
             "history": [dict(row) for row in self.history],
             "run": {
                 **{name: getattr(run, name) for name in _COUNTERS},
@@ -79,31 +81,16 @@ class RunState:
             },
         }
 
-    def _measured(self) -> dict[str, Any]:
-        """What each process has seen for itself."""
-        return {
-            "step_owner": self.step.state_dict() if isinstance(self.step, Stateful) else {},
-            "hooks": {
-                hook.name: hook.state_dict() for hook in self.hooks if not hook.replicated_state
-            },
-            "events": self.run.events.state_dict(),
-        }
-
-    def _epoch_ends(self) -> bool:
-        """Whether no window is left to this epoch, but only its end."""
-        feeder = self.run.feeder
-        return self.run.requested("end_epoch") or (feeder is not None and feeder.position.ended)
-
     def own(self, feeder: BatchFeeder | None) -> dict[str, Any]:
-        """What belongs to this process alone: random numbers and the place in its data."""
-        place = {"feed": feeder.state_dict()} if feeder is not None else {}
-        measured = {} if dist.is_main() else self._measured()
-        return {"random": random_state(), **place, **measured}
+        """Return the state of this rank alone: RNG, data position, and what it has observed."""
+        position = {"feeder": feeder.state_dict()} if feeder is not None else {}
+        observed = {} if dist.is_main() else self._observed()
+        return {"random": random_state(), **position, **observed}
 
     def info(self, validated_at: int) -> dict[str, Any]:
-        """What can be read of a checkpoint without loading it.
+        """Return what can be read from a checkpoint without loading it.
 
-        Results of a validation are there only if these weights are those that were judged.
+        Validation results are included only if they were measured with these weights.
         """
         run = self.run
         fresh = validated_at == run.step
@@ -117,60 +104,74 @@ class RunState:
             "settings": self._settings(),
         }
 
-    def restore(self, saved: Loaded, feeder: BatchFeeder) -> "Resumed":
-        """Put everything back but the random numbers, whose turn is just before training.
+    def save(self, folder: Path, validated_at: int, *, overwrite: bool) -> Path:
+        """Save a run between two fits; return the path of the checkpoint."""
+        existing = [p for p in Checkpoints(folder).list() if step_in_name(p.name) == self.run.step]
+        if existing and not overwrite:
+            raise FileExistsError(f"'{existing[0]}' exists already, and overwrite is False")
+        shared, own = self.shared("between", validated_at, None), self.own(self.run.feeder)
+        with Checkpoints(folder, keep=None) as checkpoints:
+            return checkpoints.save(self.run.step, shared, own, self.info(validated_at), wait=True)
+
+    def _observed(self) -> dict[str, Any]:
+        """What each rank observes for itself."""
+        return {
+            "step": self.step.state_dict() if isinstance(self.step, Stateful) else {},
+            "hooks": {h.name: h.state_dict() for h in self.hooks if not h.replicated_state},
+            "events": self.run.events.state_dict(),
+        }
+
+    def _epoch_ends(self) -> bool:
+        """Whether no step is left in this epoch, but only its end."""
+        feeder = self.run.feeder
+        return self.run.requested("end_epoch") or (feeder is not None and feeder.position.ended)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**settings_of(self.run), "accumulate": self.accumulate}
+
+    # Restore
+
+    def restore(self, saved: Loaded, feeder: BatchFeeder) -> "Restored":
+        """Restore everything but the RNG, which follows just before training.
 
         Raises:
             CheckpointError: the state belongs to another model or run.
         """
         shared, run = saved.shared, self.run
-        rates = _hyperparameters(run.engine)
+        given = _hyperparameters(run.engine)
         self.restore_trained(shared)
-        _tell_changes(saved.info.get("settings", {}), self._settings())
-        _tell_overruled(rates, _hyperparameters(run.engine))
-        if isinstance(self.step, Stateful) and shared["step_owner"]:
-            self.step.load_state_dict(shared["step_owner"])
+        _warn_about_changes(saved.info.get("settings", {}), self._settings())
+        _warn_about_overridden(given, _hyperparameters(run.engine))
+        if isinstance(self.step, Stateful) and shared["step"]:
+            self.step.load_state_dict(shared["step"])
         run.events.load_state_dict(shared["events"])
         self.history[:] = shared["history"]
-        self._tell_strangers(shared["hooks"])
-        resumed = Resumed(self, saved)
-        resumed.restore_hooks()
-        if saved.own is not None and "feed" in saved.own:
-            feeder.load_state_dict(saved.own["feed"])
-        if resumed.was_limited_as(run.max_epochs, run.max_steps):
+        self._log_unmatched_hooks(shared["hooks"])
+        restored = Restored(self, saved)
+        restored.restore_hooks()
+        if saved.own is not None and "feeder" in saved.own:
+            feeder.load_state_dict(saved.own["feeder"])
+        if shared["run"]["limits"] == [run.max_epochs, run.max_steps]:
             run.requests.stop_reason = shared["run"]["ended"]
-        return resumed
+        return restored
 
     def restore_trained(self, shared: Mapping[str, Any]) -> None:
-        """Put back the model, what trains it, and how far it was trained."""
+        """Restore the model, what trains it, and the counters."""
         _check_fits(self.run.engine, shared)
         self.run.engine.load_state_dict({"model": shared["model"], **shared["engine"]})
         for name in _COUNTERS:
             setattr(self.run, name, shared["run"][name])
 
-    def save(self, folder: Path, validated_at: int, *, overwrite: bool) -> Path:
-        """Save a run that is between two fits; where the checkpoint is."""
-        saved = Checkpoints(folder).list()
-        there = [path for path in saved if step_in_name(path.name) == self.run.step]
-        if there and not overwrite:
-            raise FileExistsError(f"'{there[0]}' is there already, and overwrite is False")
-        shared, own = self.shared("between", validated_at, None), self.own(self.run.feeder)
-        with Checkpoints(folder, keep=None) as checkpoints:
-            return checkpoints.save(self.run.step, shared, own, self.info(validated_at), wait=True)
-
-    def _settings(self) -> dict[str, Any]:
-        return {**settings_of(self.run), "accumulate": self.accumulate}
-
-    def _tell_strangers(self, states: Mapping[str, Any]) -> None:
+    def _log_unmatched_hooks(self, states: Mapping[str, Any]) -> None:
         names = {hook.name for hook in self.hooks}
         for name in sorted(names - states.keys()):
-            _log.info(f"resume: hook {name!r} is new and starts afresh")
+            _log.info(f"resume: hook {name!r} is new and has no saved state")
         for name in sorted(name for name in states.keys() - names if states[name]):
-            _log.info(f"resume: hook {name!r} is gone, and its state with it")
+            _log.info(f"resume: hook {name!r} is missing, its saved state is dropped")
 
     @contextmanager
-    def untouched(self, feeder: BatchFeeder) -> Iterator[None]:
-        """Whatever happens within, the run is afterwards as before."""
+    def unchanged(self, feeder: BatchFeeder) -> Iterator[None]:
+        """Restore the run after the block, whatever happens within."""
         run = self.run
         engine = deepcopy(run.engine.state_dict())
         own: list[Stateful] = [self.step] if isinstance(self.step, Stateful) else []
@@ -191,20 +192,20 @@ class RunState:
 
 
 @dataclass
-class Resumed:
-    """A run that was put back; the last of it comes when hooks have begun their work."""
+class Restored:
+    """A restored run; `finish` follows when hooks have begun their work."""
 
     state: RunState
     saved: Loaded
 
     @property
     def within_epoch(self) -> bool:
-        """Whether it goes on in the middle of an epoch."""
+        """Whether the run resumes in the middle of an epoch."""
         return bool(self.saved.shared["run"]["stage"] == "within")
 
     @property
     def owes_validation(self) -> bool:
-        """Whether it was saved before a validation that was due."""
+        """Whether the run was saved just before a validation that was due."""
         return bool(self.saved.shared["run"].get("owes_validation"))
 
     @property
@@ -212,32 +213,40 @@ class Resumed:
         """The step of the last validation."""
         return int(self.saved.shared["run"]["validated_at"])
 
-    def was_limited_as(self, epochs: int | None, steps: int | None) -> bool:
-        """Whether it was to have these epochs and steps then."""
-        return bool(self.saved.shared["run"]["limits"] == [epochs, steps])
-
     def restore_hooks(self) -> None:
-        """Give every hook the state it had."""
+        """Give every hook its saved state."""
         for hook in self.state.hooks:
             if hook.name in self.saved.shared["hooks"]:
                 hook.load_state_dict(self.saved.shared["hooks"][hook.name])
 
-    def go_on(self) -> None:
-        """What hooks did on the way here is undone, and random numbers are those of then."""
+    def finish(self) -> None:
+        """Undo what hooks did since `RunState.restore`, and restore the RNG."""
         self.restore_hooks()
-        self.state.run.metrics = dict(self.saved.shared["run"]["metrics"])
-        self.state.run.events.step = self.state.run.step
+        run = self.state.run
+        run.metrics = dict(self.saved.shared["run"]["metrics"])
+        run.events.step = run.step
         if self.saved.shared["run"]["ends_epoch"]:
-            self.state.run.requests.active.add("end_epoch")
+            run.requests.active.add("end_epoch")
         if self.saved.own is not None:
             set_random_state(self.saved.own["random"])
-            part = self.state.run.engine.parallel_model.part
-            if part and was_arranged_otherwise(self.saved.info, self.state.run.engine):
-                seed_all(int(torch.randint(2**31, ())) + part)  # they are those of the first part
+            shard = run.engine.parallel_model.part
+            if shard and was_saved_in_another_layout(self.saved.info, run.engine):
+                seed_all(int(torch.randint(2**31, ())) + shard)  # the saved ones are rank 0's
+
+
+def is_beyond(saved: Loaded, epochs: int | None, steps: int | None) -> bool:
+    """Return whether a state lies within an epoch that a fit with these limits does not reach."""
+    run = saved.shared["run"]
+    if run["stage"] != "within" or run["limits"] == [epochs, steps]:
+        return False
+    return bool(
+        (epochs is not None and run["epoch"] >= epochs)
+        or (steps is not None and run["step"] > steps)
+    )
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """What, when it changes between two attempts, changes where the run goes."""
+    """Return the settings that a run has to keep to reproduce the original when it resumes."""
     engine = run.engine
     return {
         "precision": engine.precision.name,
@@ -255,32 +264,32 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
     state = engine.state_dict()
-    faults = key_faults(state["model"], engine.own(shared["model"]))
-    said = [f"{what}: {', '.join(names[:5])}" for what, names in faults.items() if names]
+    mismatches = compare_weights(state["model"], engine.own(shared["model"]))
+    faults = [f"{what}: {', '.join(names[:5])}" for what, names in mismatches.items() if names]
     for part in ("optimizers", "lr_schedulers"):
         own, saved = state[part], shared["engine"][part]
         if own.keys() != saved.keys():
-            said.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
+            faults.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
     for name, saved in shared["engine"]["optimizers"].items():
         if name in engine.optimizers:
             kind = type(engine.optimizers[name]).__name__
-            said += _other_groups(kind, saved["param_groups"], state["optimizers"][name])
-    if said:
+            faults += _compare_groups(kind, saved["param_groups"], state["optimizers"][name])
+    if faults:
         raise CheckpointError(
-            f"the checkpoint is of another model or run ({'; '.join(said)}): use another run "
+            f"the checkpoint is of another model or run ({'; '.join(faults)}): use another run "
             "folder, or resume='never'"
         )
 
 
-def _other_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
-    """Whether a state is of another kind of optimizer, or of other groups of parameters."""
-    then, now = (
+def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
+    """Return how the saved parameter groups differ from the optimizer's."""
+    before, now = (
         [[set(group) - {"initial_lr"}, len(group["params"])] for group in groups]
         for groups in (saved, state["param_groups"])
     )
-    if then == now:
+    if before == now:
         return []
-    sizes = " and ".join(str([size for _, size in groups]) for groups in (then, now))
+    sizes = " and ".join(str([size for _, size in groups]) for groups in (before, now))
     return [f"{kind} has other options or groups: of sizes {sizes}"]
 
 
@@ -288,26 +297,28 @@ def _hyperparameters(engine: Engine) -> dict[str, Any]:
     found = {}
     for name, optimizer in engine.optimizers.items():
         for number, group in enumerate(optimizer.param_groups):
+            prefix = f"optimizer{' ' + name if name else ''} group {number}"
             for key, value in group.items():
                 if key not in ("params", "lr", "initial_lr") and isinstance(value, float | bool):
-                    found[f"optimizer{' ' + name if name else ''} group {number} {key}"] = value
-            rate = group.get("initial_lr", group.get("lr"))
-            found[f"optimizer{' ' + name if name else ''} group {number} lr"] = float(rate or 0)
+                    found[f"{prefix} {key}"] = value
+            lr = group.get("initial_lr", group.get("lr"))
+            found[f"{prefix} lr"] = float(lr or 0)
     return found
 
 
-def _tell_overruled(given: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+def _warn_about_overridden(given: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name in restored and restored[name] != value:
             _log.warning(
-                f"resume: {name} is {restored[name]!r} as before, not the {value!r} given now"
+                f"resume: {name} stays {restored[name]!r} as saved; the new value {value!r} is "
+                "ignored"
             )
 
 
-def _tell_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _warn_about_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name, value in now.items():
-        if name in then and then[name] != value:
+        if name in before and before[name] != value:
             _log.warning(
-                f"resume: {name} was {then[name]!r} and is {value!r} now, which changes where the "
-                "run goes"
+                f"resume: {name} was {before[name]!r} and is {value!r} now, so the resumed run "
+                "will not reproduce the original"
             )

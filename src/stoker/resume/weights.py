@@ -1,0 +1,66 @@
+"""Load the weights of a model alone, from a checkpoint or a safetensors file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from stoker.checkpoint import CheckpointError
+from stoker.checkpoint.read.load import read_weights
+from stoker.core.log import get_logger
+from stoker.engine import bare
+from stoker.parallel import is_elsewhere, placed
+from stoker.resume.lookup import find_checkpoint
+
+_log = get_logger()
+
+
+def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dict[str, list[str]]:
+    """Load the weights that fit, and report those that do not.
+
+    Args:
+        model: receives the weights of the same names and shapes.
+        path: a ``.safetensors`` file, a checkpoint, or a folder or run with checkpoints in it.
+        log: whether to log a warning about weights that do not fit.
+
+    Returns:
+        The names that are "missing", "unexpected" and "of another shape".
+    """
+    saved = _weights_in(Path(path))
+    own = bare(model).state_dict()
+    here = {name: tensor for name, tensor in saved.items() if not is_elsewhere(bare(model), name)}
+    mismatches = compare_weights(own, here)
+    fitting = {name: t for name, t in here.items() if name in own and t.shape == own[name].shape}
+    bare(model).load_state_dict({n: placed(t, own[n]) for n, t in fitting.items()}, strict=False)
+    for what, names in mismatches.items():
+        if names and log:
+            _log.warning(f"weights of {path}, {what}: {', '.join(names)}")
+    return mismatches
+
+
+def compare_weights(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return how saved weights differ from a model's: missing, unexpected, of another shape."""
+    return {
+        "missing": [name for name in own if name not in saved],
+        "unexpected": [name for name in saved if name not in own],
+        "of another shape": [
+            f"{name} {list(saved[name].shape)} instead of {list(own[name].shape)}"
+            for name in own
+            if name in saved and saved[name].shape != own[name].shape
+        ],
+    }
+
+
+def _weights_in(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        return read_weights(find_checkpoint(path, None) or path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"'{path}' is not a safetensors file ({error}): convert weights of other tools with "
+            "'stoker ckpt import'"
+        ) from error
