@@ -817,7 +817,9 @@ def test_an_evaluation_inside_a_step_leaves_the_step_as_it_was():
     class Looks(Hook):
         def after_step(self, run):
             before = (run.batches, run.outputs, run.sizes, run.feeder)
-            run_trainer._validate({"val": __import__("stoker").data.BatchFeeder(batches(4))})
+            run_trainer._validate(
+                run_trainer.hooks, {"val": __import__("stoker").data.BatchFeeder(batches(4))}
+            )
             after = (run.batches, run.outputs, run.sizes, run.feeder)
             seen.append(all(a is b for a, b in zip(before, after, strict=True)))
 
@@ -876,7 +878,7 @@ def test_hooks_that_write_are_attached_though_a_fast_dev_run_came_first(tmp_path
 
 
 def test_a_fit_without_an_end_is_refused():
-    with pytest.raises(ValueError, match=r"would never end: give epochs= or max_steps="):
+    with pytest.raises(ValueError, match=r"would never end: pass epochs= or max_steps="):
         trainer().fit(batches())
 
 
@@ -1027,7 +1029,7 @@ def test_a_method_that_looks_like_a_point_and_is_none_is_told(caplog):
 
     trainer(Misspelt()).fit(batches(4), epochs=1)
     assert (
-        "has 'after_steps', which is no point of a run and is never called; did you" in caplog.text
+        "has 'after_steps', which is not a hook point and is never called; did you" in caplog.text
     )
 
 
@@ -1198,5 +1200,5 @@ def test_a_run_in_which_every_update_is_skipped_ends_and_says_why():
 
     run = Trainer(engine(), [], step=Never())
     history = run.fit(batches(4), max_steps=3)
-    assert history.stop_reason == "100 epochs in a row went by without one update"
+    assert history.stop_reason == "100 epochs in a row passed without an update"
     assert run.run.step == 0

@@ -109,7 +109,7 @@ class Run:
                 f"run.{name} belongs to the current step and there is none: it exists from "
                 "before_step (outputs and loss: from the forward pass) to the end of after_step"
             )
-        raise AttributeError(f"a run has no {name!r}{did_you_mean(name, dir(self))}")
+        raise AttributeError(f"a run has no {name!r}{did_you_mean(name, dir(type(self)))}")
 
     # What hooks may do
 

@@ -503,5 +503,5 @@ def test_a_run_goes_on_in_the_folder_of_its_own_config(stoker, folder):
     code, out, _ = stoker("train", "cfg.yaml", "run.epochs=3")
     assert code == 0
     assert "the run is in runs/cfg\n" in out
-    assert "going on from runs/cfg/checkpoints/" in (folder / "runs/cfg/log.txt").read_text()
+    assert "resuming from runs/cfg/checkpoints/" in (folder / "runs/cfg/log.txt").read_text()
     assert (folder / "runs" / "cfg-2" / "metrics.jsonl").read_bytes() == other

@@ -29,7 +29,7 @@ def stores(tmp_path_factory):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = python(str(SCRIPT), str(folder))
     assert done.returncode == 0, done.stderr
-    assert "going on from" in done.stderr
+    assert "resuming from" in done.stderr
     wanted: dict = {}
     for row in read_json_lines(folder / "run" / "metrics.jsonl"):
         for name in row.keys() - {"step", "epoch", "samples", "time"}:

@@ -57,7 +57,7 @@ def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
         hooks.Loss(), hooks.Metrics("accuracy"), hooks.EarlyStopping("val/acuracy", mode="max")
     )
     with pytest.raises(
-        ValueError, match=r"no result is named 'val/acuracy'; did you mean 'val/accuracy'.*val/loss"
+        ValueError, match=r"there is no result 'val/acuracy'; did you mean 'val/accuracy'.*val/loss"
     ):
         run.fit(batches(), batches(4), epochs=5)
     assert run.run.step == 5
@@ -72,7 +72,7 @@ def test_an_unknown_monitor_of_training_is_an_error_after_the_first_epoch():
 
 def test_watching_validation_without_any_is_refused_before_training():
     run = trainer(hooks.Loss(), hooks.EarlyStopping("val/loss"))
-    with pytest.raises(ValueError, match="fit\\(\\) was given no validation loader"):
+    with pytest.raises(ValueError, match="fit\\(\\) got no validation loader"):
         run.fit(batches(), epochs=1)
     assert run.run.step == 0
 
@@ -126,9 +126,9 @@ def test_the_direction_is_found_from_plain_names(name, mode):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"monitor": "val/thing"}, "give mode='min' or 'max'"),
+        ({"monitor": "val/thing"}, "pass mode='min' or 'max'"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
-        ({"mode": "maximum"}, "mode is 'min' or 'max', got 'maximum'"),
+        ({"mode": "maximum"}, "mode must be 'min' or 'max', got 'maximum'"),
         ({"min_delta": -1}, "min_delta must not be negative, got -1"),
     ],
 )

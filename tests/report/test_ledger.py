@@ -47,7 +47,12 @@ class Clock:
 def clock(monkeypatch):
     trainer(Ledger()).fit(batches(4), epochs=1)  # from now on start-up counts from the fit
     clock = Clock()
-    for module in ("stoker.hooks.ledger", "stoker.hooks.checkpoint", "stoker.data.feeder"):
+    for module in (
+        "stoker.hooks.ledger",
+        "stoker.hooks.checkpoint",
+        "stoker.resume.manager",
+        "stoker.data.feeder",
+    ):
         monkeypatch.setattr(f"{module}.perf_counter", clock)
     return clock
 
@@ -95,8 +100,7 @@ def noted(monkeypatch):
     def with_ledger(folder, *, halt=(), **how):
         trainer, *loaders = made(folder, halt=[Ledger(every=0), *halt], **how)
         checkpoint = next(hook for hook in trainer.hooks if isinstance(hook, hooks.Checkpoint))
-        save = checkpoint.save
-        checkpoint.save = lambda step, take, *, wait: save(step, take, wait=True)
+        checkpoint.must_wait = lambda run: True
         return trainer, *loaders
 
     monkeypatch.setattr(killed, "trainer", with_ledger)

@@ -63,7 +63,7 @@ def test_a_run_that_came_from_a_path_goes_on_from_its_own_checkpoints(tmp_path):
     assert steps == [6, 9, 10]
     assert same(made.engine.state_dict(), whole.engine.state_dict())
     assert written(tmp_path / "run" / "metrics.jsonl") == [3, 4, 5, 6, 7, 8, 9, 10]
-    assert info(tmp_path / "run")["came_from"] == str(there)
+    assert info(tmp_path / "run")["origin"] == str(there)
     assert train(tmp_path / "run", resume="auto").run.dir == tmp_path / "run"
 
 
@@ -107,7 +107,10 @@ def test_another_accumulation_is_told(tmp_path, caplog):
     train(tmp_path / "run", until=4)
     with caplog.at_level(logging.WARNING):
         train(tmp_path / "run", accumulate=2)
-    assert "accumulate was 1 and is 2 now, which changes where the run goes" in caplog.text
+    assert (
+        "accumulate was 1 and is 2 now, so the resumed run will not reproduce the original"
+        in caplog.text
+    )
 
 
 def test_a_checkpoint_has_the_digest_of_its_config(tmp_path, monkeypatch, capsys):

@@ -64,7 +64,7 @@ def test_a_killed_run_loses_at_most_the_interval(tmp_path):
     assert kept[-1] in ("step-00000006", "step-00000008")  # saved every 2, the last under way
     attempt(tmp_path / "run")
     newest = tmp_path / "run" / "checkpoints" / kept[-1]
-    assert f"going on from {newest}" in (tmp_path / "run" / "log.txt").read_text()
+    assert f"resuming from {newest}" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_saves_as_often_as_the_budget_allows_end_at_the_same_bits(tmp_path, whole):

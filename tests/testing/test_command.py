@@ -83,7 +83,7 @@ def test_the_folder_is_kept_where_asked(config, capsys):
     assert main(["prove", str(config), "--kills", "1", "--keep"]) == 0
     folder = Path(capsys.readouterr().out.split("stay in ")[1].splitlines()[0])
     assert (folder / "reference" / "run" / "small" / "metrics.jsonl").is_file()
-    assert "going on from" in (folder / "killed" / "run" / "small" / "log.txt").read_text()
+    assert "resuming from" in (folder / "killed" / "run" / "small" / "log.txt").read_text()
     assert "epoch 3/3" in (folder / "killed" / "attempt-001.log").read_text()
     shutil.rmtree(folder)
 

@@ -1,6 +1,8 @@
 """`Checkpoint`: when a run is saved, and which checkpoints are kept."""
 
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from stoker.checkpoint import Best, Checkpoints
@@ -93,8 +95,15 @@ class Checkpoint(Periodic):
     def saved(self, path: Path) -> None:
         """Notification: a checkpoint is complete on disk; called on rank 0, in the background."""
 
-    def after_save(self, path: Path, seconds: float) -> None:
-        """Notification: the state was captured, which took ``seconds``; called on all ranks."""
+    def after_save(self, path: Path) -> None:
+        """Notification: the state is captured and will be on disk; called on all ranks."""
+
+    def save(self, capture: Callable[[], Path]) -> None:
+        """Have the trainer capture the state now, and count the seconds that training waits."""
+        began = perf_counter()
+        path = capture()
+        seconds = perf_counter() - began
+        self.after_save(path)
         self.due = False
         self.waited += seconds
         self._saved_when = dist.now()

@@ -241,18 +241,18 @@ class CheckpointManager:
         hook, checkpoints, run, state = self._hook, self.checkpoints, self._run, self._state
         if hook is None or checkpoints is None:
             return
-        began = perf_counter()
         validated_at = self._last_validation().step
         ended = None if run.requests.signal else run.stop_reason
         origin = {"origin": self._origin} if self._origin is not None else {}
-        path = checkpoints.save(
-            run.step,
-            state.shared(stage, validated_at, ended, owes_validation=owes_validation),
-            state.own(feeder),
-            state.info(validated_at) | origin,
-            wait=wait or hook.must_wait(run),
+        hook.save(
+            lambda: checkpoints.save(
+                run.step,
+                state.shared(stage, validated_at, ended, owes_validation=owes_validation),
+                state.own(feeder),
+                state.info(validated_at) | origin,
+                wait=wait or hook.must_wait(run),
+            )
         )
-        hook.after_save(path, perf_counter() - began)
 
     # Data, until a signal comes
 

@@ -74,10 +74,9 @@ class Folders(hooks.Checkpoint):
         """Wait for a save that is published under a name."""
         return self._name() is not None
 
-    def after_save(self, path: Path, seconds: float) -> None:
+    def after_save(self, path: Path) -> None:
         """Publish the checkpoint under its name, if it has one."""
         name = self._name()
-        super().after_save(path, seconds)
         if name is not None and self._run is not None:
             self._publish(self._run.step, name)
 
