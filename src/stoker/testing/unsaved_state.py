@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.resume.capture import RunState
+from stoker.resume.run_state import RunState
 from stoker.testing.digest import digest
 
 _PLAIN_TYPES = (bool, int, float, str)
