@@ -32,6 +32,7 @@ from stoker.resume.signals import handling
 from stoker.run import Run, RunControl, Task
 from stoker.rundir.folder import MayContinue, RunFolder, may_continue_with
 from stoker.step import compute_loss, owner_name, owner_of
+from stoker.storage import local_path
 
 _log = get_logger()
 
@@ -307,11 +308,12 @@ class Trainer:
             raise RuntimeError(
                 "save() was called within a run: call run.request('save') in a hook instead"
             )
-        return self._state().save(Path(folder), self._last_validation.step, overwrite=overwrite)
+        path = local_path(folder, "folder")
+        return self._state().save(path, self._last_validation.step, overwrite=overwrite)
 
     def load(self, path: str | Path) -> None:
         """Load a checkpoint, or the newest of a folder or run; the next fit resumes from it."""
-        self._loaded = find_checkpoint(path, None)
+        self._loaded = find_checkpoint(local_path(path), None)
         assert self._loaded is not None
         self._state().restore_trained(load_checkpoint(self._loaded, self.engine).shared)
 

@@ -55,7 +55,7 @@ class Checkpoints:
         best: Best | None = None,
         on_saved: Callable[[Path], None] | None = None,
     ) -> None:
-        self._storage = open_storage(folder, "the checkpoint folder")
+        self._storage = open_storage(folder, "the folder of checkpoints")
         self.folder = Path(str(self._storage))
         self.background = Background()
         self._on_saved = on_saved
@@ -178,7 +178,7 @@ class Checkpoints:
         return read_checkpoint(path, into, rank)
 
     def list(self) -> Paths:
-        """Return the checkpoints that exist, oldest first; `verify` tells if one is complete."""
+        """Return the checkpoints that exist, oldest first; `verify` checks them."""
         return [self.folder / name for name in list_steps(self._storage).values()]
 
     def prune(self, *, dry_run: bool = False) -> Paths:

@@ -9,6 +9,7 @@ from pathlib import Path
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
+from stoker.storage import local_path
 
 
 def add_board(command: argparse.ArgumentParser) -> None:
@@ -71,7 +72,7 @@ def board(options: argparse.Namespace) -> int:
 
 
 def _root(given: str) -> Path:
-    path = Path(given)
+    path = local_path(given, "the folder of runs")
     if not path.exists():
         beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         near = did_you_mean(path.name, beside)

@@ -11,7 +11,7 @@ from stoker.cli.lr_sweep import lr_find as sweep
 from stoker.cli.plot import chart
 from stoker.cli.train import made
 from stoker.config import ConfigError
-from stoker.storage import atomic_file
+from stoker.storage import atomic_file, local_path
 
 
 def lr_find(options: argparse.Namespace) -> int:
@@ -20,7 +20,8 @@ def lr_find(options: argparse.Namespace) -> int:
         raise ConfigError(f"--from is below --to, got {options.low:g} and {options.high:g}")
     if options.steps < 3:
         raise ConfigError(f"--steps is at least 3, got {options.steps}")
-    if Path(options.output).suffix not in (".png", ".svg", ".pdf"):
+    output = local_path(options.output, "--output")
+    if output.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"the plot is a .png, .svg or .pdf, got '{options.output}'")
     job = made(options)
     found = sweep(
@@ -32,7 +33,7 @@ def lr_find(options: argparse.Namespace) -> int:
         return FAILED
     print(f"loss (smoothed) over the learning rate, {found.rates[0]:.1e} to {found.rates[-1]:.1e}")
     print("\n".join(chart(finite)))
-    _save_plot(found, Path(options.output))
+    _save_plot(found, output)
     if found.suggestion is None:
         print("the loss never fell: try --from and --to further apart, or more --steps")
         return FAILED

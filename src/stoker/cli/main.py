@@ -19,7 +19,7 @@ from stoker.cli.exit_codes import INTERRUPTED, OK, USAGE
 from stoker.config.other_trainers import right_spelling
 from stoker.config.run_section import help_lines
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import RankFailed, did_you_mean
+from stoker.core.errors import RankFailed, UnsupportedURLError, did_you_mean
 
 _COMMANDS = {
     "train": ("train:train", "train what a config describes"),
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = command(options)
         sys.stdout.flush()
         return code
-    except ConfigError as error:
-        return _refuse(error.faults)
+    except (ConfigError, UnsupportedURLError) as error:
+        return _refuse(error.faults if isinstance(error, ConfigError) else [str(error)])
     except RankFailed as failure:
         print(f"stoker: {failure}", file=sys.stderr)
         return failure.code

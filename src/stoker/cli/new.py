@@ -7,11 +7,12 @@ from pathlib import Path
 
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
+from stoker.storage import local_path
 
 
 def new(options: argparse.Namespace) -> int:
     """Copy the starter project into a new folder."""
-    folder = Path(options.folder)
+    folder = local_path(options.folder, "the folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty: choose another name")
     starter = files("stoker.cli") / "starter"

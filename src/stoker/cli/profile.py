@@ -4,7 +4,6 @@ import argparse
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from torch.optim import Optimizer
@@ -17,6 +16,7 @@ from stoker.core import dist
 from stoker.engine import Engine
 from stoker.hooks import CostReport
 from stoker.hooks.cost_report import Costs, format_table, hook_table, phase_table, write_json
+from stoker.storage import local_path
 
 _WORTH_SAYING = 0.05  # of a step
 _VAL_BATCHES = 2
@@ -57,7 +57,8 @@ def _short(options: argparse.Namespace) -> Config:
     steps = options.warmup + 2 * options.steps
     hook = f"{{type: CostReport, steps: {options.steps}, warmup: {options.warmup}"
     if options.trace is not None:
-        hook += f", trace: {str(Path(options.trace).absolute())!r}"
+        trace = local_path(options.trace, "--trace").absolute()
+        hook += f", trace: {str(trace)!r}"
     changes = [
         f"+hooks={hook}}}",
         f"run.max_steps={steps}",
@@ -82,7 +83,7 @@ def _tell(costs: Costs, job: Job, options: argparse.Namespace) -> None:
     print(f"\nhooks, metrics and writers, per call ({costs.counted} further steps are counted)\n")
     _show(hook_table(costs), text_columns=2)
     if options.json is not None:
-        write_json(Path(options.json), costs.as_json())
+        write_json(local_path(options.json, "--json"), costs.as_json())
     if options.trace is not None:
         print(f"\ntrace: {options.trace} (open it in chrome://tracing or ui.perfetto.dev)")
     print(f"\n{advice(costs, job.trainer.engine)}")

@@ -8,13 +8,14 @@ from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.report import Goodput, goodput_of, read_ledger
 from stoker.report.format import said_seconds, said_share
+from stoker.storage import local_path
 
 _SHOWN = 3
 
 
 def report(options: argparse.Namespace) -> int:
     """Print the goodput of runs, or write a report about them."""
-    paths = [_run(Path(path)) for path in options.runs]
+    paths = [_run(local_path(path, "the run")) for path in options.runs]
     if options.goodput:
         return max([_tell_goodput(path) for path in paths])
     return _write(options, paths)
@@ -66,7 +67,7 @@ def _said(path: Path, found: Goodput) -> list[str]:
 def _write(options: argparse.Namespace, paths: list[Path]) -> int:
     from stoker.report.output import FORMATS, write_report
 
-    output = Path(options.output or f"report.{options.format or 'html'}")
+    output = local_path(options.output or f"report.{options.format or 'html'}", "--output")
     kind = options.format or output.suffix.removeprefix(".")
     if kind not in FORMATS:
         raise ConfigError(f"a report is written to .html, .md or .png, got '{output}'")

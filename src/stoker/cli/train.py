@@ -22,7 +22,7 @@ from stoker.core.errors import CheckpointError
 from stoker.core.tree import map_tensors
 from stoker.resume.weights import load_weights
 from stoker.rundir.folder import RunFolder
-from stoker.storage import atomic_file
+from stoker.storage import atomic_file, local_path
 
 
 def train(options: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def predict(options: argparse.Namespace) -> int:
     """Write what trained weights make of data."""
-    path = Path(options.output)
+    path = local_path(options.output, "--output")
     if path.suffix not in _WRITERS:
         raise ConfigError(
             f"predictions are written to .npz, .jsonl or .csv, got '{options.output}'"
@@ -104,9 +104,10 @@ def _trained(options: argparse.Namespace) -> Job:
 def _weights(options: argparse.Namespace, job: Job) -> Path:
     """The file that was named, or the newest of the run: its last weights, or a checkpoint."""
     if options.weights:
-        if not Path(options.weights).is_file():
-            raise ConfigError(f"there is no file '{options.weights}'")
-        return Path(options.weights)
+        path = local_path(options.weights, "--weights")
+        if not path.is_file():
+            raise ConfigError(f"there is no file '{path}'")
+        return path
     folders = [Path(options.config)] if Path(options.config).is_dir() else []
     if not folders and job.run.dir is not None:
         folders = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()

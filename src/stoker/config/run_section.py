@@ -10,7 +10,8 @@ from stoker.config.lazy import Section
 from stoker.config.other_trainers import right_spelling
 from stoker.config.resolve import has_references
 from stoker.config.signature import described, fits
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import UnsupportedURLError, did_you_mean
+from stoker.storage import local_path
 
 
 def _is(default: Any, help: str) -> Any:
@@ -118,6 +119,7 @@ def filled(section: Mapping[str, Any], kind: type = RunConfig, where: str = "") 
 
 
 _DEFAULT = "default"
+_PATHS = ("dir", "resume")
 
 
 def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[str]:
@@ -136,6 +138,11 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
         elif not fits(value, hints[key]):
             expected = described(hints[key])
             found.append(f"{place}'{path}.{key}' is {value!r}, expected {expected}")
+        elif key in _PATHS and isinstance(value, str):
+            try:
+                local_path(value, f"{path}.{key}")
+            except UnsupportedURLError as error:
+                found.append(f"{place}{error}")
     return found
 
 

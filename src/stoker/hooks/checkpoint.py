@@ -12,6 +12,7 @@ from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
+from stoker.storage import local_path
 
 
 class Checkpoint(Periodic):
@@ -67,7 +68,7 @@ class Checkpoint(Periodic):
         self._monitor = Monitor(best, mode) if best else None
         self.best = Best(best, self._monitor.mode, best_count) if best and self._monitor else None
         self.consumes = (best,) if best else ()
-        self._folder = Path(folder) if folder is not None else None
+        self._folder = local_path(folder, "Checkpoint(folder=…)") if folder is not None else None
         self._optional = optional
         self.due = False
         Checkpoints(Path(), keep=keep, keep_every=keep_every, best=self.best)  # validate them now

@@ -23,7 +23,7 @@ from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.metrics import Metric
 from stoker.run import Run
-from stoker.storage import write_atomic
+from stoker.storage import local_path, write_atomic
 
 _log = get_logger()
 
@@ -473,8 +473,8 @@ class CostReport(Observer):
             )
         self.steps, self.warmup = steps, warmup
         self.budgets = dict(budgets or {})
-        self.path = Path(path) if path is not None else None
-        self.trace = Path(trace) if trace is not None else None
+        self.path = local_path(path) if path is not None else None
+        self.trace = local_path(trace, "trace") if trace is not None else None
         self.costs: Costs | None = None
         self._hooks: HookList | None = None
         self._calls: dict[str, tuple[Call, ...]] = {}

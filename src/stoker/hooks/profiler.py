@@ -8,7 +8,7 @@ import torch
 from stoker.core.log import get_logger
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
-from stoker.storage import atomic_file
+from stoker.storage import atomic_file, local_path
 
 _log = get_logger()
 
@@ -32,7 +32,7 @@ class Profiler(Hook):
                 f"start must be at least 0 and steps at least 1, got start={start}, steps={steps}"
             )
         self.start, self.steps = start, steps
-        self.path = Path(path) if path is not None else None
+        self.path = local_path(path) if path is not None else None
         self._profile: Any = None
 
     def before_train(self, run: Run) -> None:

@@ -9,7 +9,7 @@ from stoker.core.every import Every
 from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
-from stoker.storage import atomic_file
+from stoker.storage import atomic_file, local_path
 
 
 class SaveWeights(Periodic):
@@ -37,7 +37,7 @@ class SaveWeights(Periodic):
         optional: bool = False,
     ) -> None:
         super().__init__(every)
-        self.path = Path(path) if path is not None else None
+        self.path = local_path(path) if path is not None else None
         self.optional = optional
 
     def before_train(self, run: Run) -> None:

@@ -9,7 +9,7 @@ from stoker.report.facts import Facts, facts_of
 from stoker.report.html import page
 from stoker.report.markdown import text_of
 from stoker.report.png import save_picture
-from stoker.storage import atomic_file, write_atomic
+from stoker.storage import atomic_file, local_path, write_atomic
 
 FORMATS = ("html", "md", "png")
 
@@ -31,8 +31,8 @@ def write_report(
     """
     if kind not in FORMATS:
         raise ValueError(f"a report is one of {FORMATS}, got {kind!r}")
-    output = Path(output)
-    found = [facts_of(Path(run), quick=quick) for run in runs]
+    output = local_path(output, "output")
+    found = [facts_of(local_path(run, "the run"), quick=quick) for run in runs]
     _tell_apart(found)
     blocks = document(found)
     title = "Report: " + ", ".join(facts.name for facts in found)

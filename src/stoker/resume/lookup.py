@@ -13,6 +13,7 @@ from stoker.engine import Engine
 from stoker.engine.sharding_template import pattern_of
 from stoker.parallel import Layout
 from stoker.rundir.folder import RESUME_WORDS, came_from, origin_of
+from stoker.storage import local_path
 
 
 def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:
@@ -34,7 +35,7 @@ def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path
         return path
     if checkpoints is not None and came_from(checkpoints) == origin_of(resume):
         return checkpoints.newest()  # an earlier attempt of this command got this far
-    path = Path(resume)
+    path = local_path(resume, "resume")
     if (path / "MANIFEST.json").is_file():
         return path
     for folder in (path, path / "checkpoints"):

@@ -11,6 +11,7 @@ from stoker.core.log import get_logger
 from stoker.engine import bare
 from stoker.parallel import is_elsewhere, placed
 from stoker.resume.lookup import find_checkpoint
+from stoker.storage import local_path
 
 _log = get_logger()
 
@@ -26,7 +27,7 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
     Returns:
         The names that are "missing", "unexpected" and "of another shape".
     """
-    saved = _weights_in(Path(path))
+    saved = _weights_in(local_path(path))
     own = bare(model).state_dict()
     here = {name: tensor for name, tensor in saved.items() if not is_elsewhere(bare(model), name)}
     mismatches = compare_weights(own, here)

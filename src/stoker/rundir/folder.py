@@ -11,6 +11,7 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
+from stoker.storage import local_path
 
 MayContinue: TypeAlias = Callable[[Path], bool]
 """Tells whether the run in a folder is to go on."""
@@ -45,7 +46,7 @@ class RunFolder:
     """
 
     def __init__(self, wanted: str | Path, *, settled: bool = False) -> None:
-        self._wanted = Path(wanted)
+        self._wanted = local_path(wanted, "run_dir")
         self._settled = settled
         self._chosen: Path | None = None
         if self._wanted.is_file():
@@ -114,7 +115,7 @@ def has_checkpoints(run_dir: Path) -> bool:
 
 def origin_of(resume: str | Path) -> str | None:
     """The path that a run is told to go on from, None if it is told no path."""
-    return None if resume in RESUME_WORDS else str(Path(resume).absolute())
+    return None if resume in RESUME_WORDS else str(local_path(resume, "resume").absolute())
 
 
 def came_from(checkpoints: Checkpoints) -> str | None:

@@ -21,6 +21,7 @@ from stoker.config.yaml_text import plain, write
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.rundir.folder import RunFolder, may_continue_with
+from stoker.storage import local_path
 
 _log = get_logger()
 
@@ -45,7 +46,7 @@ def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> RunFo
 
 def _wanted(config: Config, run: RunConfig) -> Path:
     assert run.dir is not None
-    return Path(run.dir) / (run.name or config.name)
+    return local_path(run.dir, "run.dir") / (run.name or config.name)
 
 
 def _folder(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path:

@@ -51,7 +51,7 @@ def local_path(value: str | Path, what: str = "path") -> Path:
         return Path(unquote(urlsplit(text).path))
     if slashes == "//" or scheme in _REMOTE:
         raise UnsupportedURLError(
-            f"{what} '{text}' is a {scheme}:// URL, and object stores are not supported yet: "
+            f"object stores and other URLs are not supported yet: {what} is '{text}', "
             "expected a local path"
         )
     return Path(value)

@@ -41,7 +41,7 @@ class Lock:
                 from stoker.core.log import get_logger  # imports torch
 
                 get_logger().warning(
-                    f"took over '{self._path.parent}' from {_describe(owner)}, which is gone"
+                    f"taking over '{self._path.parent}' from {_describe(owner)}, which is gone"
                 )
             _write_owner(file, json.dumps(_this_process()))
         except BaseException:

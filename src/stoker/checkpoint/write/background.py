@@ -2,9 +2,9 @@
 
 It is a thread rather than a process: `benchmarks/checkpoint.py` measures both, and training steps
 slow down equally, by about a tenth while 1.2 GB are written. What matters is how often the thread
-needs the GIL. Writing in blocks of 4 MB took it a thousand times and made steps 1.5 times as long;
-now one call outside of the GIL hashes a file and one writes it. A thread also needs no shared
-memory, and its end is noticed immediately.
+needs the GIL. Blocks of 4 MB needed it a thousand times, and steps were 1.5 times as long; now one
+call outside of the GIL hashes a file and one writes it. A thread also needs no shared memory, and
+its end is noticed immediately.
 """
 
 import threading

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import one_in
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
+from stoker.storage import local_path
 
 _LONG = 8
 """Lists of more plain values than this are compared as one."""
@@ -160,7 +160,7 @@ def diff(options: argparse.Namespace) -> int:
     """Print what differs."""
     if options.top < 1:
         raise ConfigError(f"--top is at least 1, got {options.top}")
-    first, second = (one_in(Path(path)) for path in (options.first, options.second))
+    first, second = (one_in(local_path(path)) for path in (options.first, options.second))
     a, b = (Contents.read(path, verify=True) for path in (first, second))
     found = _sections(a, b)
     if not any(found.values()):

@@ -12,7 +12,7 @@ from stoker.cli.ckpt.find import one_in
 from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import format_size
+from stoker.storage import format_size, local_path
 
 
 def averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
@@ -43,10 +43,10 @@ _SUFFIXES = (".safetensors", ".pt", ".onnx")
 
 def export(options: argparse.Namespace) -> int:
     """Write the weights, averaged ones where asked."""
-    output = Path(options.output)
+    output = local_path(options.output, "--output")
     check_output(output, _SUFFIXES)
     _check_config(options, output)
-    contents = verified(one_in(Path(options.path)))
+    contents = verified(one_in(local_path(options.path)))
     weights: Any = contents.load(contents.values["model"])
     job = None
     if options.config is not None:

@@ -17,7 +17,7 @@ from stoker.checkpoint.format.names import MANIFEST
 from stoker.cli.ckpt.weights_file import check_output, save_safetensors
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import format_size
+from stoker.storage import format_size, local_path
 
 
 def unpickled(path: Path, *, trust: bool) -> Any:
@@ -60,7 +60,8 @@ _PREFIXES = ("model.", "module.", "_orig_mod.")
 
 def import_(options: argparse.Namespace) -> int:
     """Read weights, bare their names, and write them."""
-    source, output = Path(options.file), Path(options.output)
+    source = local_path(options.file)
+    output = local_path(options.output, "--output")
     check_output(output, (".safetensors",))
     if not source.exists():
         raise ConfigError(f"there is no '{source}'")

@@ -17,7 +17,7 @@ from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import all_in, said_age, size_of
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage import format_size
+from stoker.storage import format_size, local_path
 
 _COLUMNS = 6
 """How many results fit beside each other."""
@@ -41,7 +41,7 @@ class _Row:
 
 def ls(options: argparse.Namespace) -> int:
     """List checkpoints."""
-    path = Path(options.path)
+    path = local_path(options.path)
     found = all_in(path)
     rows = [row for one in found if (row := _row(one, quick=options.quick)) is not None]
     _mark_best(rows)
@@ -56,7 +56,7 @@ def ls(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     """Check every byte."""
-    paths = all_in(Path(options.path))
+    paths = all_in(local_path(options.path))
     broken = 0
     for path in paths:
         faults = verify_checkpoint(path)

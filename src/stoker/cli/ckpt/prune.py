@@ -11,12 +11,12 @@ from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage import format_size
+from stoker.storage import format_size, local_path
 
 
 def prune(options: argparse.Namespace) -> int:
     """Remove old checkpoints, or say which would go."""
-    path = Path(options.path)
+    path = local_path(options.path)
     if is_checkpoint(path):
         raise ConfigError(f"'{path}' is one checkpoint, expected a folder of them")
     all_in(path)  # there must be some

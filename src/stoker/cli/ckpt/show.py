@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.format.names import MANIFEST
@@ -17,12 +16,12 @@ from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
 from stoker.cli.ckpt.find import one_in, said_age
 from stoker.cli.ckpt.ls import finite
 from stoker.cli.exit_codes import OK
-from stoker.storage import format_size
+from stoker.storage import format_size, local_path
 
 
 def show(options: argparse.Namespace) -> int:
     """Print what is in a checkpoint."""
-    contents = Contents.read(one_in(Path(options.path)), verify=False)
+    contents = Contents.read(one_in(local_path(options.path)), verify=False)
     if options.json:
         print(json.dumps(_plain(contents), indent=2))
         return OK

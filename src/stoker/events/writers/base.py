@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stoker.events.storage import Row
+from stoker.storage import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Writer(ABC):
     """The name of the file or folder in the run folder; None if the writer needs none."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = Path(path) if path is not None else None
+        self.path = local_path(path) if path is not None else None
 
     def open(self, path: Path) -> None:  # noqa: B027, optional
         """Prepare to write to ``path``; called again after `close`."""

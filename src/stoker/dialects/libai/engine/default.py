@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -39,6 +38,7 @@ from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.distributed import layout_of
 from stoker.dialects.libai.utils.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
 from stoker.dialects.libai.utils.logger import setup_logger
+from stoker.storage import local_path
 
 _log = logging.getLogger("libai.default")
 
@@ -56,7 +56,7 @@ def default_setup(cfg: Any, args: argparse.Namespace) -> None:
     if args.fast_dev_run:
         train.update(train_epoch=0, train_iter=20, log_period=1)
         train["evaluation"].update(eval_period=10, eval_after_n_epoch=None)
-    folder = Path(train["output_dir"])
+    folder = local_path(train["output_dir"], "train.output_dir")
     folder.mkdir(parents=True, exist_ok=True)
     setup_logger(folder)
     _log.info(f"command line: {args}")
@@ -340,7 +340,7 @@ class DefaultTrainer(TrainerBase):
     def build_writers(self) -> list[Any]:
         """The console, ``metrics.json`` and TensorBoard."""
         train = self.cfg["train"]
-        folder = Path(train["output_dir"])
+        folder = local_path(train["output_dir"], "train.output_dir")
         return [
             CommonMetricPrinter(train["global_batch_size"], train["train_iter"]),
             JSONWriter(folder / "metrics.json"),

@@ -26,6 +26,7 @@ from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay,
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
 from stoker.engine import bare
 from stoker.nn import LayerFreezer
+from stoker.storage import local_path
 
 _log = get_logger()
 _OVERRIDABLE = ("train_step", "compute_loss", "compute_metric", "evaluate", "evaluate_step")
@@ -85,7 +86,7 @@ class Trainer:
 
         It begins after what is in a folder such as ``out/epoch_1``, if one is given.
         """
-        configs, output_dir = self.configs, Path(self.configs.output_dir)
+        configs, output_dir = self.configs, local_path(self.configs.output_dir, "output_dir")
         configs.check()
         path = resume_checkpoint_path or self._loaded
         resume = folders.found(path) if path is not None else None
@@ -317,7 +318,7 @@ class Trainer:
             )
         step = OwnedStep(self) if any(map(self.owns, _OVERRIDABLE)) else None
         stock = parts.hooks_of(self.configs, self.callbacks, self._built_in)
-        output_dir = Path(self.configs.output_dir)
+        output_dir = local_path(self.configs.output_dir, "output_dir")
         saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
         named = output_dir / saving[-1].filepath if saving else None
         kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put, anew=anew)

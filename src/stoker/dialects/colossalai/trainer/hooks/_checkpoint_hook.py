@@ -8,6 +8,7 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
+from stoker.storage import local_path
 from stoker.storage.local import replace_link
 
 
@@ -31,7 +32,11 @@ class SaveCheckpointHook(BaseHook):
         super().__init__(priority)
         if checkpoint_dir is None:
             raise ValueError("SaveCheckpointHook needs a checkpoint_dir to save into")
-        self.folder, self.model, self.suffix = Path(checkpoint_dir), model, suffix
+        self.folder, self.model, self.suffix = (
+            local_path(checkpoint_dir, "checkpoint_dir"),
+            model,
+            suffix,
+        )
         self.every = f"{interval}{'st' if save_by_iter else 'ep'}"
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
@@ -95,7 +100,11 @@ class LoadCheckpointHook(BaseHook):
         super().__init__(priority)
         if checkpoint_dir is None:
             raise ValueError("LoadCheckpointHook needs a checkpoint_dir to load from")
-        self.folder, self.epoch, self.suffix = Path(checkpoint_dir), epoch, suffix
+        self.folder, self.epoch, self.suffix = (
+            local_path(checkpoint_dir, "checkpoint_dir"),
+            epoch,
+            suffix,
+        )
         self.finetune, self.strict = finetune, strict
 
     def find(self) -> Path:

@@ -10,6 +10,7 @@ from stoker.core import dist
 from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 from stoker.hooks.memory import host_peak_gib
+from stoker.storage import local_path
 
 
 def _metrics(trainer: Any, mode: str) -> dict[str, Any]:
@@ -197,7 +198,7 @@ class TensorboardHook(BaseHook):
         if parallel_mode is not ParallelMode.GLOBAL:
             raise ValueError(f"ranks are counted in ParallelMode.GLOBAL, got {parallel_mode}")
         self._make: Any = SummaryWriter
-        self._dir = Path(log_dir)
+        self._dir = local_path(log_dir, "log_dir")
         self._ranks = [0] if dp_rank_0_only or tp_rank_0_only else ranks
         self._writer: Any = None
 

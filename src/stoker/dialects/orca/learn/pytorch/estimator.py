@@ -26,6 +26,7 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import STOPPED
 from stoker.dialects.orca.learn.pytorch.worker import Done, Job, Parts, work
 from stoker.hooks import SaveWeights
 from stoker.resume.lookup import find_checkpoint
+from stoker.storage import local_path
 
 _BACKENDS = ("local", "ray", "spark")
 
@@ -96,7 +97,7 @@ class PyTorchEstimator:
         self, parts: Parts, backend: str, workers: int, model_dir: str | Path | None, *, bar: bool
     ) -> None:
         self._parts, self._backend, self._workers, self._bar = parts, backend, workers, bar
-        self._folder = Path(model_dir) if model_dir is not None else None
+        self._folder = local_path(model_dir, "model_dir") if model_dir is not None else None
         self._scratch: weakref.finalize[..., Any] | None = None  # a folder that goes with it
         self._engine: Engine | None = None
         self._at: Path | None = None

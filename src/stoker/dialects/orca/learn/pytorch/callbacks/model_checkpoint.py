@@ -11,6 +11,7 @@ from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.hooks import Priority
+from stoker.storage import local_path
 from stoker.storage.local import replace_link
 
 _PLACES = ("epoch", "iter")
@@ -36,7 +37,7 @@ class ModelCheckpoint(Callback):
         interval: int = -1,
     ) -> None:
         folder, name = os.path.split(os.fspath(filepath))
-        self.folder, self.by_epoch = Path(folder), by_epoch
+        self.folder, self.by_epoch = local_path(folder), by_epoch
         self.template = name.removesuffix(".ckpt") or ("{epoch}" if by_epoch else "{iter}")
         for _, place, _, _ in Formatter().parse(self.template):
             if place is not None and place not in _PLACES:
