@@ -130,7 +130,7 @@ ACCURATE = stoker(lambda: [*hooks.default(), hooks.Metrics("accuracy", on="both"
 
 
 def fast_quarter(values: list[float]) -> float:
-    """Return the first quartile: the time of a round on an undisturbed machine."""
+    """Return the first quartile: the time of a round on an preserve_rng machine."""
     return statistics.quantiles(values, n=4)[0]
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stoker.core.dist import place_in
+from stoker.core.dist import rendezvous_in
 
 MEETING = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 SLURM = {
@@ -40,16 +40,16 @@ def slurm(**changes: str) -> dict[str, str]:
     ],
 )
 def test_a_process_that_nobody_gave_a_place_is_alone(environment):
-    assert place_in(environment) is None
+    assert rendezvous_in(environment) is None
 
 
 @pytest.mark.parametrize("more", [{}, {"LOCAL_RANK": "1"}, SLURM])
 def test_the_usual_names_count_before_all_others(more):
-    assert place_in({**MEETING, **more}) == MEETING
+    assert rendezvous_in({**MEETING, **more}) == MEETING
 
 
 def test_a_task_of_slurm_has_the_place_of_its_step():
-    assert place_in(SLURM) == {
+    assert rendezvous_in(SLURM) == {
         "RANK": "5",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",
@@ -59,7 +59,7 @@ def test_a_task_of_slurm_has_the_place_of_its_step():
 
 
 def test_where_the_tasks_of_slurm_meet_may_be_said():
-    place = place_in(slurm(MASTER_ADDR="head", MASTER_PORT="1234"))
+    place = rendezvous_in(slurm(MASTER_ADDR="head", MASTER_PORT="1234"))
     assert place is not None
     assert (place["MASTER_ADDR"], place["MASTER_PORT"]) == ("head", "1234")
 
@@ -80,7 +80,7 @@ def test_where_the_tasks_of_slurm_meet_may_be_said():
     ],
 )
 def test_tasks_of_slurm_meet_on_the_first_node_of_the_step(nodes, first):
-    place = place_in(slurm(SLURM_STEP_NODELIST=nodes))
+    place = rendezvous_in(slurm(SLURM_STEP_NODELIST=nodes))
     assert place is not None
     assert place["MASTER_ADDR"] == first
 
@@ -95,7 +95,7 @@ def test_tasks_of_slurm_meet_on_the_first_node_of_the_step(nodes, first):
 )
 def test_a_place_that_is_half_given_is_refused_and_not_taken_for_none(missing, words):
     with pytest.raises(ValueError, match=words):
-        place_in({name: value for name, value in MEETING.items() if name not in missing})
+        rendezvous_in({name: value for name, value in MEETING.items() if name not in missing})
 
 
 SCRIPT = """

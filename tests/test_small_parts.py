@@ -14,7 +14,7 @@ from stoker import Every, seed_all
 from stoker.core import tree
 from stoker.core.errors import did_you_mean
 from stoker.core.log import LogFile, get_logger
-from stoker.core.seed import undisturbed
+from stoker.core.seed import preserve_rng
 
 
 @given(st.integers(1, 50), st.integers(0, 500))
@@ -111,7 +111,7 @@ def test_what_is_drawn_undisturbed_leaves_no_trace():
     seed_all(5)
     expected = (random.random(), np.random.rand(), float(torch.rand(())))
     seed_all(5)
-    with pytest.raises(KeyError), undisturbed():
+    with pytest.raises(KeyError), preserve_rng():
         random.random(), np.random.rand(), torch.rand(3)
         raise KeyError
     assert (random.random(), np.random.rand(), float(torch.rand(()))) == expected

@@ -14,7 +14,7 @@ from stoker.core import dist
 from stoker.core.errors import Preempted
 from stoker.core.every import Every
 from stoker.core.log import get_logger
-from stoker.core.seed import seed_part, undisturbed
+from stoker.core.seed import preserve_rng, seed_shard
 from stoker.core.tree import concatenate, map_tensors
 from stoker.core.types import Batch, Output
 from stoker.data import BatchFeeder, DataShard
@@ -222,7 +222,7 @@ class Trainer:
             control.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
-            undisturbed(*generators),
+            preserve_rng(*generators),
         ):
             for run.val_name, run.feeder in feeders.items():
                 fire("before_val")
@@ -271,7 +271,7 @@ class Trainer:
             self._control.set_aside(),
             engine.mode(training=False),
             torch.no_grad(),
-            undisturbed(*feeder.generators()),
+            preserve_rng(*feeder.generators()),
         ):
             run.feeder, forward_only = feeder, self.step.schedule.forward_only
             observed = hooks.calls["before_predict_step"] or hooks.calls["after_predict_step"]
@@ -393,7 +393,7 @@ class Trainer:
                 hooks.ending("after_train", self._control.drop_step),
             ):
                 if run.step == 0:
-                    seed_part(self.seed, self.engine.parallel_model.part)
+                    seed_shard(self.seed, self.engine.parallel_model.part)
                 hooks.fire("before_train")
                 manager.begin(feeder)
                 yield manager

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
-from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.data import BatchFeeder, SeededDataset
 from support.loaders import (
     BATCHING,
@@ -148,7 +148,7 @@ def test_validation_in_between_disturbs_nothing():
     validation = BatchFeeder(DataLoader(Items(), 6, shuffle=True, generator=generator()))
 
     def validate() -> None:
-        with undisturbed(*validation.generators()):
+        with preserve_rng(*validation.generators()):
             for _ in validation:
                 pass
             drawn()

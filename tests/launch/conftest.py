@@ -11,9 +11,9 @@ from support.launch.training import CONFIG, LOCAL, result, wrap_model
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory) -> dict:
+def preserve_rng(tmp_path_factory) -> dict:
     """What two local processes come to that nothing happens to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    folder = tmp_path_factory.mktemp("preserve_rng")
     with chdir(folder):
         assert main(["train", str(CONFIG), *LOCAL]) == 0
     return result(folder / "runs" / "frail")

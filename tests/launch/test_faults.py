@@ -16,7 +16,7 @@ SAVES_AT_THE_END = (*LOCAL, "run.checkpoint.every=null")
 
 
 def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_bits(
-    train, undisturbed, tmp_path
+    train, preserve_rng, tmp_path
 ):
     code, err = train(*LOCAL, "--max-restarts", len(FAULTS), faults=FAULTS)
     assert code == 0, err
@@ -25,7 +25,7 @@ def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_b
         f"starting again (restart {number} of {len(FAULTS)})"
         for number, fault in enumerate(FAULTS, 1)
     ]
-    assert result(tmp_path / "runs" / "frail") == undisturbed
+    assert result(tmp_path / "runs" / "frail") == preserve_rng
     assert alive(tmp_path) == []
 
 
@@ -68,7 +68,7 @@ def test_a_rank_that_is_stuck_in_its_data_is_found_and_shown(train, tmp_path):
 
 
 def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_the_same_bits(
-    train, undisturbed, tmp_path
+    train, preserve_rng, tmp_path
 ):
     assert signalled(tmp_path, 2, signal.SIGINT) == 130
     assert newest_checkpoint(tmp_path) == "step-00000002"
@@ -76,7 +76,7 @@ def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_th
     assert newest_checkpoint(tmp_path) == "step-00000005"
     code, err = train(*SAVES_AT_THE_END)
     assert code == 0, err
-    assert result(tmp_path / "runs" / "frail") == undisturbed
+    assert result(tmp_path / "runs" / "frail") == preserve_rng
 
 
 def since_the_fault(folder: Path) -> float:

@@ -17,7 +17,7 @@ SPARK = ("--on", "spark", "--workers", "2")
 
 
 @pytest.mark.usefixtures("spark")
-def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, undisturbed, tmp_path):
+def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, preserve_rng, tmp_path):
     """The first command uses its restarts up, the second one goes on from where it came."""
     code, err = train(*SPARK, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
     assert code == 1
@@ -32,7 +32,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, undis
         "rank 1 died; starting again (restart 1 of 2)",
         "rank 0 died; starting again (restart 2 of 2)",
     ]
-    assert result(tmp_path / "runs" / "frail") == undisturbed
+    assert result(tmp_path / "runs" / "frail") == preserve_rng
     wait_until_all_have_ended(tmp_path)
 
 

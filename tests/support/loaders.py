@@ -20,7 +20,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.data import BatchFeeder
 
 SIZE = 20
@@ -160,7 +160,7 @@ def train(
 
     def save(epoch: int) -> None:
         if saves is not None:
-            with undisturbed():
+            with preserve_rng():
                 state = copy.deepcopy(feeder.state_dict())
             saves.append(Saved(len(steps), epoch, state, random_state()))
 

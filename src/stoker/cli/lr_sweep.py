@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.core import dist
-from stoker.core.seed import undisturbed
+from stoker.core.seed import preserve_rng
 from stoker.data import BatchFeeder
 from stoker.hooks import Hook
 from stoker.run import Run
@@ -80,7 +80,7 @@ def lr_find(
     )
     generators = BatchFeeder(loader).generators()
     try:
-        with undisturbed(*generators):
+        with preserve_rng(*generators):
             trial.fit(loader, max_steps=steps, validate_every=None)
     finally:
         engine.load_state_dict(kept)

@@ -1,4 +1,4 @@
-"""This process among its peers. Every function also works where there is only one."""
+"""Communication between the ranks of a job. Every function also works in a single process."""
 
 import atexit
 import os
@@ -18,19 +18,19 @@ _agreed_time: float | None = None
 
 
 def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
-    """Join the processes that a launcher has started, as the environment says; alone, do nothing.
+    """Join the ranks that a launcher has started, if the environment describes any.
 
-    torchrun, Ray Train and Spark set ``RANK``, ``WORLD_SIZE`` and the address; Slurm's own names
-    are read where those are missing. Whoever is connected already stays so.
+    torchrun, Ray Train and Spark set ``RANK``, ``WORLD_SIZE`` and the address; Slurm's variables
+    are used if those are missing. A process that is connected already stays connected.
 
     Args:
-        device_type: "cuda" exchanges tensors on its devices, too.
-        timeout: seconds after which an exchange that nobody answers fails.
+        device_type: "cuda" also connects the GPUs.
+        timeout: seconds after which a collective that a rank does not join fails.
     """
     global _rank  # noqa: PLW0603
-    place = place_in(os.environ)
-    if place is not None and not _connected():
-        for name, value in place.items():
+    found = rendezvous_in(os.environ)
+    if found is not None and not _connected():
+        for name, value in found.items():
             os.environ.setdefault(name, value)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"  # cuda: untested here
         limit = timedelta(seconds=timeout) if timeout is not None else None
@@ -40,18 +40,18 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
 
 
 def disconnect() -> None:
-    """Leave the other processes; what is left to Python's end may abort instead."""
+    """Leave the other ranks; without it, gloo may abort when Python exits."""
     global _rank  # noqa: PLW0603
     _rank = 0
     if _connected():
         c10d.destroy_process_group()
 
 
-def place_in(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """The place among several processes that a launcher gave this one; None where there is none.
+def rendezvous_in(environment: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the rank, world size and address that a launcher set; None for a single process.
 
-    Of Slurm only a step of several tasks counts: the script of a batch job is one process,
-    however many tasks the job has.
+    Of Slurm only a step of several tasks counts: a batch script is one process, however many tasks
+    its job has.
     """
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     given = {name: environment[name] for name in names if name in environment}
@@ -60,8 +60,8 @@ def place_in(environment: Mapping[str, str]) -> dict[str, str] | None:
     if "RANK" in given and int(given.get("WORLD_SIZE", "1")) > 1:
         missing = " and ".join(name for name in names if name not in given)
         raise ValueError(
-            f"the environment says that this is rank {given['RANK']} of {given['WORLD_SIZE']}, but "
-            f"not where they meet: {missing} is not set"
+            f"RANK={given['RANK']} and WORLD_SIZE={given['WORLD_SIZE']} are set, but {missing} is "
+            "not: start the job with a launcher such as torchrun"
         )
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks == "1" or "SLURM_PROCID" not in environment:
@@ -78,31 +78,30 @@ def place_in(environment: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _first_node(nodes: str) -> str:
-    """The first of a list in Slurm's notation, such as ``gpu[03-07,11]`` or ``login,gpu1``."""
+    """Return the first node of a list such as ``gpu[03-07,11]`` or ``login,gpu1``."""
     return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", nodes).split(",")[0]
 
 
 def rank() -> int:
-    """The number of this process, 0 where it is alone.
+    """Return the rank of this process, 0 in a single process.
 
-    One whose peers are gone, because a cluster has taken their connection down, keeps its number:
-    it must not take itself for the first.
+    It stays the same after the connection is closed, so that only one process acts as rank 0.
     """
     return c10d.get_rank() if _connected() else _rank
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Return the number of ranks."""
     return c10d.get_world_size() if _connected() else 1
 
 
 def is_main() -> bool:
-    """Whether this process is the one that speaks: rank 0."""
+    """Return whether this is rank 0, which logs and writes files."""
     return rank() == 0
 
 
 def all_reduce_sum(*numbers: float) -> list[float]:
-    """Each number summed over all processes, in double precision. Every process must call it."""
+    """Return each number summed over all ranks, in double precision. All ranks must call it."""
     if _alone or world_size() == 1:
         return list(numbers)
     sums = torch.tensor(numbers, dtype=torch.float64)
@@ -112,17 +111,17 @@ def all_reduce_sum(*numbers: float) -> list[float]:
 
 
 def barrier() -> None:
-    """Wait until all processes are here. Every process must call it."""
+    """Wait for all ranks. All ranks must call it."""
     all_reduce_sum(0.0)
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether ``flag`` is true on any process. Every process must call it."""
+    """Return whether ``flag`` is true on any rank. All ranks must call it."""
     return all_reduce_sum(float(flag)) != [0.0]
 
 
 def all_reduce_max(*numbers: float) -> list[float]:
-    """The all_reduce_max of each number over all processes. Every process must call it."""
+    """Return the maximum of each number over all ranks. All ranks must call it."""
     if _alone or world_size() == 1:
         return list(numbers)
     found = torch.tensor(numbers, dtype=torch.float64)
@@ -132,21 +131,21 @@ def all_reduce_max(*numbers: float) -> list[float]:
 
 
 def now() -> float:
-    """Seconds of a clock that only goes forward, for decisions that all processes make alike.
+    """Return the time of a monotonic clock, for decisions that all ranks must make together.
 
-    Where there are several it stands still between two calls of `set_now`.
+    In a job of several ranks it advances only with `set_now`.
     """
     return time.monotonic() if _agreed_time is None else _agreed_time
 
 
 def set_now(seconds: float | None) -> None:
-    """All processes have agreed on the time; None lets each have its own."""
+    """Set the time that all ranks agreed on; None gives each rank its own clock."""
     global _agreed_time  # noqa: PLW0603
     _agreed_time = seconds
 
 
 def broadcast_from_rank0(value: str) -> str:
-    """What rank 0 has for ``value``. Every process must call it."""
+    """Return the value of rank 0. All ranks must call it."""
     if _alone or world_size() == 1:
         return value
     held = [value]
@@ -155,7 +154,7 @@ def broadcast_from_rank0(value: str) -> str:
 
 
 def all_gather_object(value: Any) -> list[Any]:
-    """What each process has for ``value``, by rank. Every process must call it."""
+    """Return the value of each rank, by rank. All ranks must call it."""
     if _alone or world_size() == 1:
         return [value]
     found: list[Any] = [None] * world_size()
@@ -164,7 +163,7 @@ def all_gather_object(value: Any) -> list[Any]:
 
 
 def all_gather_floats(*numbers: float) -> list[list[float]]:
-    """The numbers of each process, by rank, in double precision. Every process must call it."""
+    """Return the numbers of each rank, by rank, in double precision. All ranks must call it."""
     if _alone or world_size() == 1:
         return [list(numbers)]
     found = torch.zeros(world_size(), len(numbers), dtype=torch.float64)
@@ -174,18 +173,18 @@ def all_gather_floats(*numbers: float) -> list[list[float]]:
     return table
 
 
-def broadcast_object(value: Any, lender: int) -> Any:
-    """What the process ``lender`` has for ``value``. Every process must call it."""
+def broadcast_object(value: Any, source: int) -> Any:
+    """Return the value of the rank ``source``. All ranks must call it."""
     if _alone or world_size() == 1:
         return value
-    held = [value if rank() == lender else None]
-    c10d.broadcast_object_list(held, src=lender)
+    held = [value if rank() == source else None]
+    c10d.broadcast_object_list(held, src=source)
     return held[0]
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it, sums stay local: for one process that looks while the others do not."""
+    """Keep collectives local within the block, because other ranks may not take part."""
     global _alone  # noqa: PLW0603
     before, _alone = _alone, True
     try:

@@ -1,15 +1,15 @@
-"""What Stoker raises of its own, and how it spells a near miss.
+"""The errors that Stoker raises, and suggestions for misspelled names.
 
-Mistakes in arguments are plain `ValueError` and `TypeError`. Beside them:
+Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
 
     StokerError
     ├── NonFiniteError      a loss or gradient is NaN or infinite
     ├── CheckpointError     a checkpoint cannot be written or read
     ├── UnsupportedURLError a URL was passed where only a local path is supported
-    └── RankFailed          a process of a job that was launched has failed
+    └── RankFailed          a rank of a launched job failed
 
     SystemExit
-    └── Preempted           the run was asked to end by a signal, and has saved itself
+    └── Preempted           a signal ended the run, which has saved itself
 """
 
 from collections.abc import Iterable
@@ -33,11 +33,11 @@ class UnsupportedURLError(StokerError, ValueError):
 
 
 class RankFailed(StokerError):  # noqa: N818
-    """A process of a job has failed, and the job was ended.
+    """A rank of a job failed, and the job was ended.
 
     Args:
-        message: which one, and how.
-        code: the exit code of that process, as a shell has it.
+        message: which rank, and how it failed.
+        code: its exit code, as a shell reports it.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -46,14 +46,14 @@ class RankFailed(StokerError):  # noqa: N818
 
 
 class Preempted(SystemExit):
-    """The run was asked to end by SIGTERM or SIGUSR1; the process leaves with 143."""
+    """SIGTERM or SIGUSR1 ended the run; the process exits with 143."""
 
     def __init__(self) -> None:
         super().__init__(143)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an error message: the nearest right spelling, or nothing.
+    """Return the end of an error message: the nearest spelling, or an empty string.
 
     >>> did_you_mean("acuracy", ["accuracy", "recall"])
     "; did you mean 'accuracy'?"

@@ -1,4 +1,4 @@
-"""One logger that knows its rank, and a file that keeps what it said."""
+"""A logger that knows its rank, and a log file."""
 
 import logging
 import sys
@@ -13,7 +13,7 @@ _FILE_FORMAT = logging.Formatter(
 
 
 class RankLogger:
-    """A logger whose messages go out on the named ranks only; ``ranks=None`` means all.
+    """A logger that logs on the given ranks only; ``ranks=None`` means all.
 
     >>> log = get_logger()
     >>> log.info("once per job")
@@ -24,16 +24,16 @@ class RankLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
-        """Say something only a person who looks for a fault wants to read."""
-        self._say(logging.DEBUG, message, ranks)
+        """Log a message for debugging."""
+        self._log(logging.DEBUG, message, ranks)
 
     def info(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
-        """Say what happens."""
-        self._say(logging.INFO, message, ranks)
+        """Log what happens."""
+        self._log(logging.INFO, message, ranks)
 
     def warning(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
-        """Say what the user may want to change."""
-        self._say(logging.WARNING, message, ranks)
+        """Log what the user may want to change."""
+        self._log(logging.WARNING, message, ranks)
 
     def error(
         self,
@@ -42,10 +42,10 @@ class RankLogger:
         ranks: Sequence[int] | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Say what failed, with the traceback of ``error``; on every rank unless said otherwise."""
-        self._say(logging.ERROR, message, ranks, error)
+        """Log a failure, with the traceback of ``error``; on every rank by default."""
+        self._log(logging.ERROR, message, ranks, error)
 
-    def _say(
+    def _log(
         self,
         level: int,
         message: str,
@@ -59,29 +59,29 @@ class RankLogger:
             self._logger.log(level, message, exc_info=error)
             return
         for handler in logging.getLogger("stoker").handlers:
-            if isinstance(handler, LogFile):  # the program wants to hear less, the file does not
+            if isinstance(handler, LogFile):  # the file gets records that the program filters out
                 handler.write(level, message, error)
 
 
 class _Terminal(logging.Handler):
-    """Writes to the standard error of the moment, so that a live bar can put lines above itself."""
+    """Writes to the current standard error, so that a live bar can print lines above itself."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:
-            return  # the program has set up logging of its own, which shows the record already
+            return  # the program has configured logging, which shows the record already
         loud = record.levelno >= logging.WARNING
         label = f"{record.levelname.lower()}: " if loud else ""
         print(label + record.getMessage(), file=sys.stderr)
 
 
 class LogFile(logging.Handler):
-    """A log file of one process: ``log.txt`` on rank 0, ``log.txt.rankN`` on the others.
+    """The log file of one rank: ``log.txt`` on rank 0, ``log.txt.rankN`` on the others.
 
-    What is said before ``ready()`` waits in memory, so that a run which is refused before its
-    first step leaves nothing behind.
+    Records are kept in memory until ``ready()``, so that a run that fails before its first step
+    leaves no file.
     """
 
     def __init__(self, folder: Path, ready: Callable[[], bool]) -> None:
@@ -93,7 +93,7 @@ class LogFile(logging.Handler):
         self._waiting: list[str] = []
 
     def open(self) -> None:
-        """Write out what has waited; from now on records are written at once."""
+        """Write the records kept so far; from now on records are written at once."""
         if self._path is None:
             rank = dist.rank()
             self._path = self._folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}")
@@ -102,7 +102,7 @@ class LogFile(logging.Handler):
             self._waiting.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record, or keep it until there is a file."""
+        """Write one record, or keep it until the file is open."""
         line = self.format(record) + "\n"
         try:
             if self._path is None and self._ready():
@@ -115,7 +115,7 @@ class LogFile(logging.Handler):
             self.handleError(record)
 
     def write(self, level: int, message: str, error: BaseException | None = None) -> None:
-        """Put a line into this file alone."""
+        """Write a line to this file only."""
         info = None if error is None else (type(error), error, error.__traceback__)
         self.emit(logging.LogRecord("stoker", level, "", 0, message, None, info))
 
@@ -126,7 +126,7 @@ class LogFile(logging.Handler):
 
 
 def get_logger(name: str = "stoker") -> RankLogger:
-    """The logger of that name, below ``stoker``; it shows on the terminal from INFO up."""
+    """Return the logger of that name; messages from INFO up appear on the terminal."""
     root = logging.getLogger("stoker")
     if not any(isinstance(handler, _Terminal) for handler in root.handlers):
         root.addHandler(_Terminal())

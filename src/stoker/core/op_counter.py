@@ -1,4 +1,4 @@
-"""Counting what code asks of torch: tensor operations, readbacks, collectives."""
+"""Count tensor operations, host synchronizations and collectives."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +21,14 @@ _READS_MEMORY = frozenset(("tolist", "numpy", "__array__"))
 
 @dataclass(slots=True)
 class Counts:
-    """How often something was done.
+    """How often something happened.
 
     Attributes:
-        operations: calls that reached torch's dispatcher, views and `detach` included.
+        operations: calls that reached torch's dispatcher, including views and `detach`.
         syncs: the host needed a value of a tensor: ``item``, ``float``, ``bool``, ``tolist``,
-            ``numpy``, a copy to the host, ``nonzero`` and masks. On an accelerator each waits until
-            everything that was asked for before is computed.
-        collectives: calls that all processes make together.
+            ``numpy``, a copy to the host, ``nonzero`` and masks. On an accelerator each of them
+            waits for all work submitted before.
+        collectives: collective operations of all ranks.
     """
 
     operations: int = 0
@@ -37,11 +37,11 @@ class Counts:
 
 
 class Counter:
-    """Counts into every `Counts` that is in `open`, between `start` and `stop`.
+    """Adds to every `Counts` in `open`, between `start` and `stop`.
 
     Args:
-        on_host: tensors live on the host, where reading their memory makes no copy that could be
-            seen: ``tolist`` and ``numpy`` count by their names.
+        on_host: tensors live on the host, where reading them copies nothing: ``tolist`` and
+            ``numpy`` are counted by name.
     """
 
     def __init__(self, *, on_host: bool) -> None:
@@ -52,13 +52,13 @@ class Counter:
             self._modes.append(_Reads(self.open))
 
     def start(self) -> None:
-        """Begin to count; within it, other modes begin and end in pairs."""
+        """Start counting; other dispatch modes must nest properly within."""
         self.running = True
         for mode in self._modes:
             mode.__enter__()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop counting."""
         for mode in reversed(self._modes):
             mode.__exit__(None, None, None)
         self.running = False
@@ -66,7 +66,7 @@ class Counter:
 
 @contextmanager
 def counted(*, on_host: bool = True) -> Iterator[Counts]:
-    """Counts what is done within it.
+    """Count what happens within the block.
 
     >>> with counted() as counts:
     ...     print(torch.ones(2).sum().item())
@@ -84,7 +84,7 @@ def counted(*, on_host: bool = True) -> Iterator[Counts]:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation that reaches the dispatcher."""
+    """Counts every operation that reaches the dispatcher."""
 
     def __init__(self, into: list[Counts], *, on_host: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -94,7 +94,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(one.__torch_dispatch__ != Tensor.__torch_dispatch__ for one in types):
-            return NotImplemented  # a DTensor, say, which takes it apart: its parts come by again
+            return NotImplemented  # such as a DTensor, whose local operations are counted instead
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
         together = name.startswith(("c10d::", "_c10d_functional::"))
@@ -109,7 +109,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Reads(TorchFunctionMode):
-    """Sees those readings of memory that are no operation where tensors live on the host."""
+    """Counts reads of host tensors, which are not operations."""
 
     def __init__(self, into: list[Counts]) -> None:
         super().__init__()
@@ -125,14 +125,14 @@ class _Reads(TorchFunctionMode):
 
 
 def _has_mask(name: str, args: Any) -> bool:
-    """Whether an index is a mask, whose entries have to be found first."""
+    """Return whether an index is a mask, which needs the number of its true entries."""
     return name in _TAKES_MASKS and any(
         isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
 
 
 def _leaves(name: str, args: Any, result: Any) -> bool:
-    """Whether values leave an accelerator for the host."""
+    """Return whether values are copied from an accelerator to the host."""
     if name not in _COPIES:
         return False
     source = args[1] if name == "aten::copy_" else args[0]

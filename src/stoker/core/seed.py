@@ -1,4 +1,4 @@
-"""Random numbers: one seed for all generators, and leaving them as they were found."""
+"""Random numbers: seed all generators, capture their state, and restore it."""
 
 import random
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def seed_part(seed: int | None, part: int) -> None:
-    """Seed the process that reads this part of the data: the first as it would be alone.
+def seed_shard(seed: int | None, shard: int) -> None:
+    """Seed the rank that reads a shard of the data; the first gets the seed of a single process.
 
-    Without a seed the first one is left as it is, and the others go out from its last seed.
+    Without a seed the first rank is left unchanged, and the others derive theirs from it.
     """
-    if seed is not None or part:
-        seed_all((torch.initial_seed() if seed is None else seed) + part)
+    if seed is not None or shard:
+        seed_all((torch.initial_seed() if seed is None else seed) + shard)
 
 
 def random_state() -> dict[str, Any]:
-    """The state of all global generators."""
+    """Return the state of all global generators."""
     state = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -40,7 +40,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Give all global generators the state that `random_state` returned."""
+    """Restore the state that `random_state` returned."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -51,8 +51,8 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def undisturbed(*generators: torch.Generator) -> Iterator[None]:
-    """Whatever is drawn within, global and these generators are afterwards as they were before."""
+def preserve_rng(*generators: torch.Generator) -> Iterator[None]:
+    """Restore the global generators, and these, after the block."""
     state = random_state()
     own = [generator.get_state() for generator in generators]
     try:

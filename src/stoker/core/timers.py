@@ -1,11 +1,11 @@
-"""Timers: one, and a set of them by name."""
+"""Timers, alone and by name."""
 
 from collections.abc import Iterator
 from time import perf_counter
 
 
 class Timer:
-    """A stop watch that remembers the last reading, and the sum and number of all it kept."""
+    """A stopwatch with its last reading, and the sum and count of all readings."""
 
     __slots__ = ("_began", "count", "last", "total")
 
@@ -17,22 +17,22 @@ class Timer:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and not stopped yet."""
+        """Whether the timer is running."""
         return self._began is not None
 
     @property
     def mean(self) -> float:
-        """The mean of the readings it kept, 0 where there are none."""
+        """The mean of the readings, 0 if there are none."""
         return self.total / self.count if self.count else 0.0
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the timer."""
         self._began = perf_counter()
 
     def stop(self, *, keep: bool = True) -> float:
-        """End the measurement and return its seconds; ``keep=False`` leaves it out of the mean."""
+        """Stop the timer and return the seconds; ``keep=False`` leaves them out of the mean."""
         if self._began is None:
-            raise RuntimeError("a timer was stopped that is not running: call start() first")
+            raise RuntimeError("the timer is not running: call start() first")
         self.last = perf_counter() - self._began
         self._began = None
         if keep:
@@ -40,15 +40,15 @@ class Timer:
         return self.last
 
     def add(self, seconds: float) -> None:
-        """Count a reading that was taken elsewhere."""
+        """Add a reading measured elsewhere."""
         self.last = seconds
         self.total += seconds
         self.count += 1
 
     def elapsed(self) -> float:
-        """The last reading; an error while the timer runs, since there is none yet."""
+        """Return the last reading; raise an error while the timer is running."""
         if self.running:
-            raise RuntimeError("a running timer has no reading: call stop() first")
+            raise RuntimeError("the timer is running: call stop() first")
         return self.last
 
     def reset(self) -> None:
@@ -59,7 +59,7 @@ class Timer:
 
 
 class MultiTimer:
-    """Timers by name, made when first asked for."""
+    """Timers by name, created on first use."""
 
     def __init__(self) -> None:
         self._timers: dict[str, Timer] = {}
@@ -90,14 +90,14 @@ class MultiTimer:
 
 
 class Pace:
-    """How fast steps go by, for an estimate of the time that is left."""
+    """The pace of steps, to estimate the time left."""
 
     def __init__(self, step: int) -> None:
         self._step = step
         self._began = perf_counter()
 
     def eta(self, step: int, total: int | None) -> float | None:
-        """Seconds until ``total``, None where no step is done or the end is not known."""
+        """Return the seconds until ``total``, None if no step is done or the end is unknown."""
         done = step - self._step
         if total is None or done <= 0:
             return None

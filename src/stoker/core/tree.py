@@ -1,4 +1,4 @@
-"""Batches and outputs as trees of tensors: tuples, lists, dicts and what they hold."""
+"""Batches and outputs as trees of tensors: nested tuples, lists, dicts and dataclasses."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ _PAIRS = (tuple, list)
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same tree with ``function`` applied to every tensor; other leaves stay as they are."""
+    """Return the tree with ``function`` applied to every tensor; other leaves are unchanged."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, Mapping):
@@ -25,7 +25,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor of the tree, depth first."""
+    """Yield every tensor of the tree, depth first."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, Mapping):
@@ -40,12 +40,12 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def batch_size(batch: Any) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor, or 1."""
+    """Return the number of samples in a batch: the first dimension of its first tensor, or 1."""
     if batch.__class__ in _PAIRS and batch and isinstance(first := batch[0], Tensor) and first.ndim:
         return first.size(0)  # the common case, at a fraction of the cost
     targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
     if isinstance(targets, tuple | list) and targets and isinstance(targets[0], Mapping):
-        return len(targets)  # as detection models have it: lists of images and of dicts
+        return len(targets)  # detection models: a list of images and a list of dicts
     for tensor in tensors(batch):
         return tensor.shape[0] if tensor.ndim else 1
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Sequence):
@@ -54,9 +54,9 @@ def batch_size(batch: Any) -> int:
 
 
 def concatenate(trees: Sequence[Any]) -> Any:
-    """Trees of one shape joined along the first dimension of their tensors.
+    """Concatenate trees of the same structure along the first dimension of their tensors.
 
-    Tensors that have no dimension are stacked; leaves that are no tensors become a list.
+    Scalar tensors are stacked; other leaves become a list.
     """
     first = trees[0]
     if isinstance(first, Tensor):
@@ -73,10 +73,10 @@ def concatenate(trees: Sequence[Any]) -> Any:
     return list(trees)
 
 
-def cut(batch: Any, count: int) -> list[Any]:
-    """A batch in that many equal parts, along the first dimension of its tensors.
+def split_batch(batch: Any, count: int) -> list[Any]:
+    """Split a batch into equal parts along the first dimension of its tensors.
 
-    What has another first dimension than the batch, or none, is whole in every part.
+    Tensors whose first dimension is not the batch size are repeated in every part.
     """
     size = batch_size(batch)
     step = size // count
@@ -90,7 +90,7 @@ def cut(batch: Any, count: int) -> list[Any]:
 
 
 def as_floats(values: Collection[float | Tensor]) -> list[float]:
-    """Numbers and one-element tensors as numbers, read back from their device in one go."""
+    """Return numbers and scalar tensors as floats, read back from their device in one copy."""
     tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
     if values and len(tensors) == len(values):
         numbers: list[float] = torch.stack(tensors).tolist()
@@ -99,7 +99,7 @@ def as_floats(values: Collection[float | Tensor]) -> list[float]:
 
 
 def describe(tree: Any) -> str:
-    """A tree in a few words, for messages: ``(float32[8, 3], int64[8])``."""
+    """Describe a tree for messages: ``(float32[8, 3], int64[8])``."""
     if isinstance(tree, Tensor):
         return f"{str(tree.dtype).removeprefix('torch.')}{list(tree.shape)}"
     if isinstance(tree, Mapping):
@@ -111,12 +111,12 @@ def describe(tree: Any) -> str:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, told without importing that slow package."""
+    """Return whether a tensor is a DTensor, without importing that slow package."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def local_part(tensor: Any) -> Tensor:
-    """The part of a tensor that this process holds: all of it, unless it is sharded."""
+    """Return the part of a tensor that this rank holds: all of it, unless it is sharded."""
     part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return part
 

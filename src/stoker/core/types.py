@@ -1,4 +1,4 @@
-"""The few types that every part of Stoker speaks."""
+"""Types used throughout Stoker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ Scalar: TypeAlias = float | Tensor
 
 @dataclass(slots=True)
 class Output:
-    """What one forward pass gave. Metrics and hooks read this, there is no second forward.
+    """The result of one forward pass, which metrics and hooks read.
 
     Args:
-        loss: a tensor with one element; None where nothing is trained or judged.
-        outputs: what the model returned.
-        targets: what it should have returned.
-        weight: how many samples (or tokens) are behind the loss; None means the batch size.
-        scalars: further numbers of this batch; their means over samples are results of an epoch
-            and a validation, under ``train/`` and ``val/``.
+        loss: a tensor with one element, None if there is no loss.
+        outputs: the outputs of the model.
+        targets: the targets.
+        weight: the number of samples (or tokens) in the loss; None means the batch size.
+        scalars: further values to log; their means over samples become results of the epoch or
+            validation, under ``train/`` and ``val/``.
     """
 
     loss: Tensor | None = None
@@ -35,12 +35,12 @@ class Output:
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything whose state can be saved and given back."""
+    """Anything whose state can be saved and restored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as tensors and plain values."""
+        """Return the state as tensors and plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         ...

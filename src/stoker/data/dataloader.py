@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.seed import undisturbed
+from stoker.core.seed import preserve_rng
 from stoker.core.types import Batch
 from stoker.data.in_memory import batches_of
 
@@ -111,7 +111,7 @@ def workers_running(loader: Any) -> bool:
 def start_workers(loader: Any, generators: Sequence[torch.Generator]) -> None:
     """Start persistent workers if they are not running, without drawing or reading anything."""
     if _has_persistent_workers(loader) and loader._iterator is None:
-        with undisturbed(*generators):
+        with preserve_rng(*generators):
             batches_at(loader, [])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.core.tree import batch_size, concatenate, cut, describe
+from stoker.core.tree import batch_size, concatenate, describe, split_batch
 from stoker.core.types import Batch
 from stoker.engine.engine import Engine
 from stoker.engine.schedule import Backward, Forward, OnOutput, has_weight, scale_gradients
@@ -109,7 +109,7 @@ class PipelineSchedule:
         stages, everywhere = self._of(engine), engine.parallel_model.in_step(batch_size(batch))
         batch = _placed(engine, stages, batch)
         count = _most_parts(self._count, [int(row[0]) for row in everywhere])
-        parts = cut(batch, count)
+        parts = split_batch(batch, count)
         calls = [call_of(engine, forward, part) for part in parts] if stages.has_first else []
         shapes = self._shapes_of(engine, stages, forward, describe(parts[0]), calls)
         outputs = forward_only(stages, shapes, calls, count, engine.device)
@@ -154,7 +154,7 @@ class PipelineSchedule:
                 self._tell(held[index], count)
             if any(row[len(batches) + index] for row in everywhere):
                 rows.append([])
-            parts = cut(_placed(engine, stages, batch), count)
+            parts = split_batch(_placed(engine, stages, batch), count)
             rows[-1] += [_Micro(part, size // count, describe(part)) for part in parts]
         return rows
 

@@ -13,7 +13,7 @@ from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Stateful
 from stoker.data import BatchFeeder
 from stoker.engine import Engine
@@ -180,7 +180,7 @@ class RunState:
         events = run.events.state_dict()
         counters = {name: getattr(run, name) for name in _COUNTERS}
         try:
-            with undisturbed(*feeder.generators()):
+            with preserve_rng(*feeder.generators()):
                 yield
         finally:
             run.engine.load_state_dict(engine)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import classification
 
 from stoker import Engine, Hook, Layout, Output, Run, Trainer, hooks
-from stoker.core.tree import batch_size, cut
+from stoker.core.tree import batch_size, split_batch
 from stoker.engine.pipeline_schedule import PipelineSchedule
 from stoker.engine.schedule import PlainSchedule
 from stoker.parallel.pipeline.stages import Stages, split_model
@@ -242,7 +242,7 @@ def sharded_stages(name: str, kind: Any) -> Any:
     """Gradients where each stage is in two shards, each with its half of every batch."""
     engine = piped(build(name), kind, shard=2)
     batches = [batch(name, 16, seed) for seed in range(2)]
-    mine = [cut(data, 2)[engine.parallel_model.part] for data in batches]
+    mine = [split_batch(data, 2)[engine.parallel_model.part] for data in batches]
     schedule = PipelineSchedule(kind, 4)
     for _ in range(2):
         one_step(engine, schedule, mine, None if name == "mlp" else mean_over_samples)
@@ -252,7 +252,9 @@ def sharded_stages(name: str, kind: Any) -> Any:
 def copied_stages(kind: Any) -> Any:
     """Gradients where there are two of each stage, each with its half of every batch."""
     engine = piped(build("tied"), kind, replicate=2)
-    mine = [cut(batch("tied", 16, seed), 2)[engine.parallel_model.part] for seed in range(2)]
+    mine = [
+        split_batch(batch("tied", 16, seed), 2)[engine.parallel_model.part] for seed in range(2)
+    ]
     one_step(engine, PipelineSchedule(kind, 4), mine, net_step)
     return gradients(engine)
 

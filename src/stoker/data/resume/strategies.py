@@ -29,7 +29,7 @@ from torch.utils.data import (
 
 from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.core.seed import random_state, seed_all, set_random_state, undisturbed
+from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Batch, Stateful
 from stoker.data.dataloader import (
     batches_at,
@@ -173,7 +173,7 @@ class StatefulLoaderStrategy(ResumeStrategy):
     def snapshot(self) -> RngSnapshot:
         """Capture nothing: the loader keeps what it needs."""
         if self._restored is not None and isinstance(self.loader, DataLoader):
-            with undisturbed(*self.generators()):
+            with preserve_rng(*self.generators()):
                 iter(self.loader)  # applies a state saved between passes, and draws for it
         self._started, self._restored = True, None
         return RngSnapshot()
@@ -441,7 +441,7 @@ class ShardedStrategy(ResumeStrategy):
             if sampler.num_samples == size:
                 return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
         generators = self.generators()
-        with undisturbed(*generators):
+        with preserve_rng(*generators):
             seed_all(seed)
             for generator in generators:
                 generator.manual_seed(seed)
@@ -450,7 +450,7 @@ class ShardedStrategy(ResumeStrategy):
     def _order_drawn_at(self, start: RngSnapshot) -> Order:
         """Return the order that a single process drew when it started a pass at ``start``."""
         loader, generators = self.loader, self.generators()
-        with undisturbed(*generators):
+        with preserve_rng(*generators):
             start.restore(generators)
             if loader.batch_sampler is None:
                 samples = iter(loader.sampler)

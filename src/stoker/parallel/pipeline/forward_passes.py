@@ -7,7 +7,7 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor
 
-from stoker.core.seed import undisturbed
+from stoker.core.seed import preserve_rng
 from stoker.parallel.pipeline.stages import Stages
 
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -34,7 +34,7 @@ def shapes_of(stages: Stages, calls: Sequence[Call], device: torch.device) -> Sh
             stage = stages.local[index]
             args, kwargs = (zeros(shapes[-1], device), {}) if index else calls[0]
             buffers = [(buffer, buffer.clone()) for buffer in stage.buffers()]
-            with undisturbed():
+            with preserve_rng():
                 found = [(value.shape, value.dtype) for value in values(stage(*args, **kwargs))]
             for buffer, before in buffers:
                 buffer.copy_(before)
