@@ -24,7 +24,7 @@ import uvicorn
 
 from stoker.board.app import make_app
 from stoker.board.runs import Runs
-from stoker.board.serve import bound
+from stoker.board.serve import bind
 
 NAMES = ("train/loss", "lr", "time/step", "time/data", "grad_norm")
 
@@ -43,7 +43,7 @@ def write_run(folder: Path, rows: int) -> None:
 
 @contextlib.contextmanager
 def served(root: Path, cache: Path) -> Iterator[int]:
-    at, runs = bound("127.0.0.1", 0), Runs(root, cache)
+    at, runs = bind("127.0.0.1", 0), Runs(root, cache)
     app = make_app(runs, stopping=lambda: server.should_exit)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.rundir import files
 
 ROOT = Path(stoker.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = [
+    {"rundir.files"},
     {"core"},
     {"storage"},
     {"events", "metrics", "checkpoint", "config", "data", "parallel", "nn", "launch"},
@@ -34,9 +36,13 @@ LAYERS = [
     {"dialects"},
     {"__main__"},
 ]
-"""Each line may import from those above it; `step` also imports `run`."""
+"""Each line may import from those above it; `step` also imports `run`.
+
+The table of file names, `rundir/files.py`, imports nothing and is there for every layer.
+"""
 
 PURPOSES = [
+    "the names of the files in a run folder",
     "values, errors, logging, seeds, collectives",
     "where files live: local disk, renames, locks",
     "parts that work alone",
@@ -61,7 +67,12 @@ END = "<!-- end of layers -->\n"
 WITHIN = {("step", "run")}
 
 
+FILE_NAMES = "rundir.files"
+
+
 def area(path: Path) -> str:
+    if path == ROOT / "rundir" / "files.py":
+        return FILE_NAMES
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -75,6 +86,10 @@ def imported_areas(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "stoker":
             names = {alias.name for alias in node.names} - {"__version__"}
             found |= {stoker._HOMES.get(name, name).split(".")[0] for name in names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "stoker.rundir":
+            found |= {FILE_NAMES if alias.name == "files" else "rundir" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == f"stoker.{FILE_NAMES}":
+            found.add(FILE_NAMES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stoker."):
             found.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
@@ -190,6 +205,30 @@ def test_nothing_hides_an_import_from_the_reader():
 
 def test_a_layout_is_asked_and_never_inspected():
     assert grep(r"isinstance\([^)]*Layout") == set()
+
+
+OTHER_MEANINGS = {
+    ("cli/new.py", "config.yaml"),  # the config of a new project
+    ("cli/ckpt/import_.py", "model.safetensors"),  # the weights in a Hugging Face folder
+    ("events/writers/wandb.py", "wandb"),  # the package
+    ("dialects/orca/learn/pytorch/callbacks/wandb.py", "wandb"),
+    ("dialects/libai/engine/default.py", "config.yaml"),  # LiBai's own file
+    ("board/view.py", "checkpoints"),  # fields of the board's answers
+    ("board/view.py", "media"),
+    ("report/document.py", "checkpoints"),  # the heading of a column
+}
+
+
+def test_the_files_of_a_run_are_named_in_one_table():
+    names = {value for name, value in vars(files).items() if name.isupper()}
+    found = {
+        (str(path.relative_to(ROOT)), node.value)
+        for path in FILES
+        if area(path) != FILE_NAMES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert found == OTHER_MEANINGS
 
 
 def functions() -> list[tuple[Path, ast.FunctionDef]]:

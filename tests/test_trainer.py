@@ -1171,7 +1171,7 @@ def test_numbers_of_numpy_count(tmp_path):
 def test_a_run_folder_that_cannot_be_made_is_refused_before_training(tmp_path):
     (tmp_path / "file").touch()
     run = Trainer(engine(), run_dir=tmp_path / "file" / "run")
-    with pytest.raises(ValueError, match="cannot be made"):
+    with pytest.raises(ValueError, match="cannot be created"):
         run.fit(batches(), epochs=1)
     assert run.run.step == 0
 

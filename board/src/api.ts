@@ -1,4 +1,4 @@
-/** What the server tells, and how it is asked. */
+/** The calls to the server, and the types of its answers. */
 
 export interface Status {
   state: "running" | "finished" | "preempted" | "stopped" | "failed" | "dead";
@@ -37,7 +37,7 @@ export interface Checkpoint {
   size: number;
   time: number | null;
   metrics: Record<string, number>;
-  state: "whole" | "sizes fit" | "broken";
+  state: "verified" | "sizes match" | "broken";
   faults: string[];
 }
 
@@ -84,11 +84,11 @@ export interface News {
 
 export type Axis = "step" | "samples" | "epoch" | "time";
 
-type Asked = Record<string, string | number | string[] | undefined>;
+type Query = Record<string, string | number | string[] | undefined>;
 
-async function ask<T>(call: string, asked: Asked, signal?: AbortSignal): Promise<T> {
+async function get<T>(call: string, values: Query, signal?: AbortSignal): Promise<T> {
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(asked)) {
+  for (const [name, value] of Object.entries(values)) {
     if (value === undefined) continue;
     for (const one of Array.isArray(value) ? value : [value]) query.append(name, String(one));
   }
@@ -97,13 +97,13 @@ async function ask<T>(call: string, asked: Asked, signal?: AbortSignal): Promise
   return (await answer.json()) as T;
 }
 
-export const details = (run: string) => ask<Details>("run", { run });
-export const log = (run: string) => ask<{ lines: string[]; cut: boolean }>("log", { run });
-export const table = () => ask<{ keys: string[]; rows: TableRow[] }>("table", {});
+export const details = (run: string) => get<Details>("run", { run });
+export const log = (run: string) => get<{ lines: string[]; cut: boolean }>("log", { run });
+export const table = () => get<{ keys: string[]; rows: TableRow[] }>("table", {});
 export const verify = (run: string, checkpoint: string) =>
-  ask<Checkpoint>("verify", { run, checkpoint });
+  get<Checkpoint>("verify", { run, checkpoint });
 export const diff = (runs: string[]) =>
-  ask<{ runs: string[]; rows: { key: string; values: (string | null)[] }[] }>("diff", {
+  get<{ runs: string[]; rows: { key: string; values: (string | null)[] }[] }>("diff", {
     run: runs,
   });
 
@@ -118,14 +118,14 @@ export async function series(
   points: number,
   signal: AbortSignal,
 ): Promise<Record<string, Curve>> {
-  const asked = { run, name: names, x, points, from: range?.[0], to: range?.[1] };
-  return (await ask<{ series: Record<string, Curve> }>("series", asked, signal)).series;
+  const values = { run, name: names, x, points, from: range?.[0], to: range?.[1] };
+  return (await get<{ series: Record<string, Curve> }>("series", values, signal)).series;
 }
 
 /**
- * News of runs as they come; the browser itself connects again when the line breaks.
+ * Receive changes of runs as they happen. The browser reconnects by itself.
  *
- * A page nobody sees lets go of its line: browsers have few for each address.
+ * A hidden page closes its connection, because browsers allow only a few per host.
  */
 export function listen(onNews: (news: News) => void, onLine: (up: boolean) => void): void {
   let source: EventSource | null = null;

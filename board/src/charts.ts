@@ -1,4 +1,4 @@
-/** The charts: one for each name that a chosen run has, fetched when it comes into sight. */
+/** The charts: one per metric of the selected runs, fetched when it becomes visible. */
 
 import { series, type Curve } from "./api";
 import { el, fill } from "./dom";
@@ -23,7 +23,7 @@ export class Charts implements View {
   readonly #stale = new Set<string>();
   readonly #sight: IntersectionObserver;
   readonly #size: ResizeObserver;
-  #asked = new AbortController();
+  #request = new AbortController();
   #busy = false;
   #again = false;
 
@@ -42,7 +42,7 @@ export class Charts implements View {
     const changed = chosen.filter((id) => change.runs?.has(id));
     if (change.choice || changed.length) this.#layOut();
     for (const id of changed) this.#stale.add(id);
-    if (change.look) this.#refresh(true);
+    if (change.display) this.#refresh(true);
     else if (change.choice || changed.length) this.#refresh(false);
   }
 
@@ -51,7 +51,7 @@ export class Charts implements View {
   }
 
   destroy(): void {
-    this.#asked.abort();
+    this.#request.abort();
     this.#sight.disconnect();
     this.#size.disconnect();
     this.#plots.forEach((plot) => plot.destroy());
@@ -66,17 +66,17 @@ export class Charts implements View {
     return [...found].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
   }
 
-  /** Make the charts that are needed, keep those that are there. */
+  /** Create the charts that are needed, and keep those that exist. */
   #layOut(): void {
     const names = this.#names();
     if (!names.length) {
       const many = this.state.runs.size > 0;
-      const said = !this.state.chosen.length && many ? "Choose a run." : "No numbers yet.";
-      fill(this.root, el("p", { class: "empty" }, many ? said : "There are no runs here yet."));
-      this.#forget(names);
+      const message = !this.state.chosen.length && many ? "Select a run." : "No metrics yet.";
+      fill(this.root, el("p", { class: "empty" }, many ? message : "No runs yet."));
+      this.#remove(names);
       return;
     }
-    this.#forget(names);
+    this.#remove(names);
     const left = new Set(names);
     const sections = SECTIONS.flatMap(([title, belongs]) => {
       const own = [...left].filter(belongs);
@@ -98,7 +98,7 @@ export class Charts implements View {
     return section;
   }
 
-  #forget(names: string[]): void {
+  #remove(names: string[]): void {
     const needed = new Set(names);
     for (const [name, plot] of this.#plots) {
       if (needed.has(name)) continue;
@@ -128,11 +128,11 @@ export class Charts implements View {
     this.#refresh(false);
   }
 
-  /** Fetch what is in sight and not there, or stale, and draw; one round at a time. */
+  /** Fetch visible curves that are missing or stale, and draw; one round at a time. */
   #refresh(all: boolean): void {
     if (all) {
-      this.#asked.abort();
-      this.#asked = new AbortController();
+      this.#request.abort();
+      this.#request = new AbortController();
       this.#curves.clear();
       this.#busy = false;
     }
@@ -141,7 +141,7 @@ export class Charts implements View {
       return;
     }
     this.#busy = true;
-    const { signal } = this.#asked;
+    const { signal } = this.#request;
     void this.#round(signal).finally(() => {
       if (signal.aborted) return;
       this.#busy = false;

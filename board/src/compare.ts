@@ -1,4 +1,4 @@
-/** What differs between the configs of the chosen runs. */
+/** The config keys in which the selected runs differ. */
 
 import { diff } from "./api";
 import { el, fill } from "./dom";
@@ -17,14 +17,14 @@ export class Compare implements View {
   }
 
   async #fetch(): Promise<void> {
-    const asked = this.state.chosen.filter((id) => this.state.runs.has(id)).slice(0, 12);
-    if (asked.length < 2) {
-      fill(this.root, el("p", { class: "empty" }, "Choose two runs or more to compare."));
+    const selected = this.state.chosen.filter((id) => this.state.runs.has(id)).slice(0, 12);
+    if (selected.length < 2) {
+      fill(this.root, el("p", { class: "empty" }, "Select two or more runs to compare."));
       return;
     }
-    const { runs, rows } = await diff(asked);
+    const { runs, rows } = await diff(selected);
     if (!rows.length) {
-      fill(this.root, el("p", { class: "empty" }, "Their configs are the same."));
+      fill(this.root, el("p", { class: "empty" }, "Their configurations are the same."));
       return;
     }
     const heads = runs.map((id) =>

@@ -1,4 +1,4 @@
-/** Making elements from text alone: nothing a run says is ever read as HTML. */
+/** Create elements from text only: nothing in a run is ever parsed as HTML. */
 
 type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | ((event: Event) => void) | undefined>;
@@ -22,7 +22,7 @@ export function fill(parent: Element, ...children: Child[]): void {
   parent.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
 }
 
-/** A part of the page, found by its id. */
+/** Return the element with an id. */
 export function part<T extends HTMLElement>(id: string): T {
   const found = document.getElementById(id);
   if (!found) throw new Error(`the page has no #${id}`);
@@ -52,7 +52,7 @@ export function seconds(value: number): string {
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
 }
 
-/** The same in one unit. */
+/** A duration in one unit. */
 export function roughly(value: number): string {
   const [size, unit] =
     value < 60 ? [1, "s"] : value < 3600 ? [60, "min"] : value < 86400 ? [3600, "h"] : [86400, "d"];

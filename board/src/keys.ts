@@ -1,4 +1,4 @@
-/** What can be done without a mouse. */
+/** Keyboard shortcuts. */
 
 import type { RunList } from "./list";
 import { AXES, TABS, type State } from "./state";
@@ -6,15 +6,15 @@ import { AXES, TABS, type State } from "./state";
 export const HELP: [string, string][] = [
   ["1 … 6", "charts, table, compare, run, log, media"],
   ["j  k", "next and previous run"],
-  ["space", "draw the run in focus, or not"],
+  ["space", "draw or hide the current run"],
   ["/", "filter the runs"],
   ["x", "next x axis"],
   ["l", "log scale"],
   ["s  S", "more and less smoothing"],
-  ["r", "show the whole range"],
-  ["+  -  ←  →  0", "zoom and move, on a chart that has the focus"],
-  ["t", "dark or light"],
-  ["?", "these keys"],
+  ["r", "show the full range"],
+  ["+  -  ←  →  0", "zoom and move in a focused chart"],
+  ["t", "switch between dark and light"],
+  ["?", "show this help"],
 ];
 
 export function onKeys(

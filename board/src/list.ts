@@ -1,4 +1,4 @@
-/** The runs, each in a line: state, progress, time left, best result. */
+/** The list of runs: state, progress, time left and best result of each. */
 
 import type { Summary } from "./api";
 import { age, el, fill, number, roughly } from "./dom";
@@ -34,22 +34,22 @@ export class RunList {
     this.#filter.select();
   }
 
-  /** Go to the run so many lines further down. */
+  /** Move the focus by a number of runs. */
   move(by: number): void {
     const shown = this.#shown();
     const at = shown.findIndex((run) => run.id === this.state.focus);
     const next = shown[Math.min(shown.length - 1, Math.max(0, at + by))];
     if (!next) return;
-    this.state.look(next.id);
+    this.state.focusOn(next.id);
     const row = this.#rows.get(next.id);
     row?.querySelector("button")?.focus();
     row?.scrollIntoView({ block: "nearest" });
   }
 
   #shown(): Summary[] {
-    const word = this.#filter.value.trim().toLowerCase();
+    const text = this.#filter.value.trim().toLowerCase();
     return [...this.state.runs.values()]
-      .filter((run) => `${run.id} ${run.status.state}`.toLowerCase().includes(word))
+      .filter((run) => `${run.id} ${run.status.state}`.toLowerCase().includes(text))
       .sort((a, b) => rank(a) - rank(b) || b.status.seen - a.status.seen || order(a.id, b.id));
   }
 
@@ -115,7 +115,7 @@ export class RunList {
     const reading = run.read < 1 ? `reading ${Math.round(run.read * 100)} %` : "";
     const open = el(
       "button",
-      { type: "button", class: "open", click: () => this.state.look(run.id) },
+      { type: "button", class: "open", click: () => this.state.focusOn(run.id) },
       el("span", { class: "run-name" }, run.id),
       el(
         "span",
@@ -134,7 +134,7 @@ export class RunList {
   }
 }
 
-/** How long a run will take yet, or nothing for one that has been quiet for a while. */
+/** The time left, empty for a run that has not written for a minute. */
 function left({ status }: Summary): string {
   const isQuiet = Date.now() / 1000 - status.seen > 60;
   return status.eta === null || isQuiet ? "" : `${roughly(status.eta)} left`;

@@ -1,4 +1,4 @@
-/** The tail of the log of the run in focus; it follows while the visitor stays at its end. */
+/** The end of the log of the current run; it scrolls along while you are at its end. */
 
 import { log } from "./api";
 import { el, fill } from "./dom";

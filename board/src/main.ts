@@ -1,4 +1,4 @@
-/** The page: a bar with the controls, the runs, and the tab in hand. */
+/** The page: a bar with the controls, the list of runs, and the current tab. */
 
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
@@ -68,7 +68,7 @@ function makeBar(): void {
   state.on(match);
   match();
   const help = part<HTMLDialogElement>("help");
-  fill(help, el("h2", {}, "Keys"), el("dl", {}, ...HELP.flatMap(([key, does]) => [el("dt", {}, key), el("dd", {}, does)])),
+  fill(help, el("h2", {}, "Keyboard shortcuts"), el("dl", {}, ...HELP.flatMap(([key, does]) => [el("dt", {}, key), el("dd", {}, does)])),
     el("button", { type: "button", click: () => help.close() }, "close"));
   fill(part("bar"),
     el("h1", {}, "Stoker"),
@@ -76,8 +76,8 @@ function makeBar(): void {
     el("div", { class: "controls" },
       el("label", {}, "x ", axis), el("label", {}, "smooth ", smooth), el("label", {}, log, " log scale"), all),
     line,
-    el("button", { type: "button", id: "theme", "aria-label": "dark or light", click: switchTheme }, "◐"),
-    el("button", { type: "button", id: "keys", "aria-label": "keys", click: () => help.showModal() }, "?"));
+    el("button", { type: "button", id: "theme", "aria-label": "switch between dark and light", click: switchTheme }, "◐"),
+    el("button", { type: "button", id: "keys", "aria-label": "keyboard shortcuts", click: () => help.showModal() }, "?"));
 }
 
 theme.apply();

@@ -1,4 +1,4 @@
-/** Images and texts that the chosen runs have logged. */
+/** The images and texts that the current run has logged. */
 
 import { details, imageAddress, type Media } from "./api";
 import { count, el, fill } from "./dom";
@@ -25,7 +25,7 @@ export class MediaPage implements View {
     const shown = JSON.stringify([id, media]);
     if (id !== this.state.focus || shown === this.#shown) return;
     this.#shown = shown;
-    const empty = el("p", { class: "empty" }, "This run has logged no images and no texts.");
+    const empty = el("p", { class: "empty" }, "This run has logged no images or texts.");
     fill(
       this.root,
       el("h2", { class: "title" }, id),

@@ -1,4 +1,4 @@
-/** One chart: a curve for each chosen run, a reading under the cursor, a drag to zoom. */
+/** One chart: a curve per selected run, the values under the cursor, drag to zoom. */
 
 import uPlot from "uplot";
 import type { Axis, Curve } from "./api";
@@ -11,7 +11,7 @@ export interface Line {
   curve: Curve;
 }
 
-export interface Look {
+export interface Display {
   axis: Axis;
   smooth: number;
   logScale: boolean;
@@ -20,7 +20,7 @@ export interface Look {
 
 const HEIGHT = 220;
 
-/** An exponential moving average that is not drawn towards its start. */
+/** An exponential moving average without bias towards its start. */
 export function smoothed(values: (number | null)[], weight: number): (number | null)[] {
   let sum = 0;
   let mass = 0;
@@ -39,7 +39,7 @@ export class Plot {
   #chart: uPlot | null = null;
   #shape = "";
   #lines: Line[] = [];
-  #look: Look = { axis: "step", smooth: 0, logScale: false, range: null };
+  #display: Display = { axis: "step", smooth: 0, logScale: false, range: null };
 
   constructor(
     readonly name: string,
@@ -59,11 +59,11 @@ export class Plot {
     return Math.max(200, Math.round(this.#canvas.clientWidth * Math.min(2, devicePixelRatio)));
   }
 
-  draw(lines: Line[], look: Look): void {
+  draw(lines: Line[], display: Display): void {
     this.#lines = lines;
-    this.#look = look;
-    const shape = JSON.stringify([lines.map((l) => [l.id, l.colour]), look.logScale, look.axis]);
-    const smooth = look.smooth > 0;
+    this.#display = display;
+    const shape = JSON.stringify([lines.map((l) => [l.id, l.colour]), display.logScale, display.axis]);
+    const smooth = display.smooth > 0;
     if (!this.#chart || shape + smooth !== this.#shape) {
       this.#chart?.destroy();
       this.#chart = new uPlot(this.#options(), this.#data(), this.#canvas);
@@ -72,7 +72,7 @@ export class Plot {
       this.#chart.setData(this.#data(), true);
     }
     this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
-    this.root.dataset["axis"] = look.axis;
+    this.root.dataset["axis"] = display.axis;
     this.#read(null);
   }
 
@@ -85,7 +85,7 @@ export class Plot {
 
   repaint(): void {
     this.#shape = "";
-    if (this.#lines.length) this.draw(this.#lines, this.#look);
+    if (this.#lines.length) this.draw(this.#lines, this.#display);
   }
 
   destroy(): void {
@@ -94,7 +94,7 @@ export class Plot {
   }
 
   #data(): uPlot.AlignedData {
-    const { smooth, logScale } = this.#look;
+    const { smooth, logScale } = this.#display;
     const shown = (y: (number | null)[]) =>
       logScale ? y.map((value) => (value !== null && value > 0 ? value : null)) : y;
     const tables: uPlot.AlignedData[] = this.#lines.flatMap(({ curve }) => {
@@ -106,7 +106,7 @@ export class Plot {
   }
 
   #options(): uPlot.Options {
-    const { axis, logScale, smooth } = this.#look;
+    const { axis, logScale, smooth } = this.#display;
     const grid = { stroke: colour("--grid"), width: 1 };
     const ink = { stroke: colour("--faint"), font: "11px system-ui, sans-serif", grid, ticks: grid };
     const times = (_: uPlot, splits: number[]) => splits.map((value) => seconds(value));
@@ -147,7 +147,7 @@ export class Plot {
   }
 
   #xRange(low: number | null, high: number | null): [number, number] {
-    if (this.#look.range) return this.#look.range;
+    if (this.#display.range) return this.#display.range;
     if (low === null || high === null) return [0, 1];
     return low === high ? [low - 1, high + 1] : [low, high];
   }
@@ -160,7 +160,7 @@ export class Plot {
     this.onZoom(range);
   }
 
-  /** Keys for those who use no mouse: + and - zoom, arrows move, 0 shows all. */
+  /** Keyboard control: + and - zoom, arrows move, 0 shows all. */
   #onKey(event: KeyboardEvent): void {
     const scale = this.#chart?.scales["x"];
     if (event.ctrlKey || event.metaKey || scale?.min == null || scale.max == null) return;
@@ -184,12 +184,12 @@ export class Plot {
   #read(at: number | null): void {
     const chart = this.#chart;
     if (!chart) return;
-    const step = this.#look.smooth ? 2 : 1;
+    const step = this.#display.smooth ? 2 : 1;
     const rows = this.#lines.slice(0, 8).map((line, order) => {
       const values = chart.data[1 + order * step + (step - 1)] ?? [];
       const [place, value] = nearest(values, at ?? values.length - 1);
       const x = place === null ? null : chart.data[0][place];
-      const where = x == null ? "" : this.#look.axis === "time" ? seconds(x) : number(x);
+      const where = x == null ? "" : this.#display.axis === "time" ? seconds(x) : number(x);
       const bad = line.curve.bad ? ` · ${line.curve.bad} not finite` : "";
       return el(
         "div",
@@ -205,7 +205,7 @@ export class Plot {
   }
 }
 
-/** The place and value at an index, or before it where there is none. */
+/** The position and value at an index, or at the last index before it that has a value. */
 function nearest(
   values: ArrayLike<number | null | undefined>,
   at: number,

@@ -1,4 +1,4 @@
-/** All about the run in focus: how it is doing, where its time goes, its checkpoints, its config. */
+/** The current run: state, progress, time per step, checkpoints, configuration. */
 
 import { details, verify, type Checkpoint, type Details, type Plain } from "./api";
 import { age, bytes, count, el, fill, number, seconds } from "./dom";
@@ -32,7 +32,7 @@ export class RunPage implements View {
   async #fetch(): Promise<void> {
     const id = this.state.focus;
     if (!id) {
-      fill(this.root, el("p", { class: "empty" }, "Choose a run."));
+      fill(this.root, el("p", { class: "empty" }, "Select a run."));
       return;
     }
     const run = await details(id);
@@ -73,9 +73,9 @@ export class RunPage implements View {
       ["memory/host", "memory, peak", (value) => `${value.toPrecision(3)} GiB`],
       ["memory/device", "device memory, peak", (value) => `${value.toPrecision(3)} GiB`],
     ];
-    for (const [name, title, said] of shown) {
+    for (const [name, title, format] of shown) {
       const value = last[name];
-      if (value !== undefined && value !== null) facts.push([title, said(value)]);
+      if (value !== undefined && value !== null) facts.push([title, format(value)]);
     }
     return el(
       "dl",
@@ -86,18 +86,18 @@ export class RunPage implements View {
     );
   }
 
-  /** Where the time of a step goes: what the stream tells, and what a measurement left behind. */
+  /** The time of a step by part, from the metrics and from cost.json. */
   #costs(run: Details): HTMLElement | false {
     const groups = new Map<string, [string, number][]>();
     const step = run.last["time/step"];
     const data = run.last["time/data"];
     if (step && data != null) {
-      groups.set("step and waiting for data", [["step", step], ["data", data]]);
+      groups.set("step and data wait", [["step", step], ["data", data]]);
     }
     const times = Object.entries(run.last).filter(
       ([name]) => /^(time|cost)\/.+/.test(name) && name !== "time/step" && name !== "time/data",
     );
-    if (times.length) groups.set("more times", times.map(([name, value]) => [name, value ?? 0]));
+    if (times.length) groups.set("other times", times.map(([name, value]) => [name, value ?? 0]));
     for (const [title, parts] of Object.entries(run.cost)) groups.set(title, parts);
     if (!groups.size) return false;
     const blocks = [...groups].map(([title, parts]) => {
@@ -113,7 +113,7 @@ export class RunPage implements View {
         });
       return el("div", {}, el("h3", {}, title), el("table", { class: "bars" }, el("tbody", {}, ...bars)));
     });
-    return el("section", {}, el("h2", {}, "Where the time goes"), el("div", { class: "columns" }, ...blocks));
+    return el("section", {}, el("h2", {}, "Time per step"), el("div", { class: "columns" }, ...blocks));
   }
 
   #checkpoints(run: Details): HTMLElement | false {

@@ -1,4 +1,4 @@
-/** What the page knows and what the visitor has chosen; the choice lives in the address. */
+/** The runs, and what the visitor has selected; the selection is part of the address. */
 
 import type { Axis, News, Summary } from "./api";
 
@@ -6,14 +6,14 @@ export const TABS = ["charts", "table", "compare", "run", "log", "media"] as con
 export type Tab = (typeof TABS)[number];
 export const AXES: Axis[] = ["step", "samples", "epoch", "time"];
 
-/** Milliseconds in which the first runs come in, and the newest of them are chosen. */
+/** Milliseconds after loading in which the newest runs are selected as they arrive. */
 const SETTLED = 8000;
 
-/** What has changed: the runs themselves, which are chosen, or how they are shown. */
+/** What has changed: the runs, the selection, or how they are displayed. */
 export interface Change {
   runs?: Set<string>;
   choice?: boolean;
-  look?: boolean;
+  display?: boolean;
   tab?: boolean;
 }
 
@@ -38,7 +38,7 @@ export class State {
     this.#listeners.push(listener);
   }
 
-  tell(change: Change): void {
+  notify(change: Change): void {
     for (const id of this.chosen) this.colour(id);
     this.#write();
     for (const listener of this.#listeners) listener(change);
@@ -58,40 +58,40 @@ export class State {
       this.focus = this.chosen[0] ?? this.runs.keys().next().value ?? null;
     }
     const choice = isFirst || before !== this.chosen.join();
-    this.tell({ runs: new Set([...news.runs.map((run) => run.id), ...gone]), choice });
+    this.notify({ runs: new Set([...news.runs.map((run) => run.id), ...gone]), choice });
   }
 
   toggle(id: string): void {
     this.#mayChoose = false;
     if (this.chosen.includes(id)) this.chosen = this.chosen.filter((one) => one !== id);
     else this.chosen = [...this.chosen, id];
-    this.tell({ choice: true });
+    this.notify({ choice: true });
   }
 
   choose(ids: string[]): void {
     this.#mayChoose = false;
     this.chosen = ids;
-    this.tell({ choice: true });
+    this.notify({ choice: true });
   }
 
-  look(id: string): void {
+  focusOn(id: string): void {
     this.#mayChoose = false;
     this.focus = id;
-    this.tell({ choice: true });
+    this.notify({ choice: true });
   }
 
   set(change: Partial<Pick<State, "axis" | "smooth" | "logScale" | "range">>): void {
     if (change.axis && change.axis !== this.axis) this.range = null;
     Object.assign(this, change);
-    this.tell({ look: true });
+    this.notify({ display: true });
   }
 
   go(tab: Tab): void {
     this.tab = tab;
-    this.tell({ tab: true });
+    this.notify({ tab: true });
   }
 
-  /** The number of a run's colour: one that no other chosen run has, while there are some. */
+  /** The number of a run's colour, different from those of other selected runs if possible. */
   colour(id: string): number {
     for (const known of this.#colours.keys()) {
       if (!this.chosen.includes(known)) this.#colours.delete(known);
@@ -111,24 +111,24 @@ export class State {
   }
 
   #read(): void {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    this.#mayChoose = !asked.has("run");
-    this.chosen = asked.getAll("run");
-    this.focus = asked.get("focus");
-    this.tab = TABS.find((tab) => tab === asked.get("tab")) ?? "charts";
-    this.axis = AXES.find((axis) => axis === asked.get("x")) ?? "step";
-    this.smooth = Math.min(0.99, Math.max(0, Number(asked.get("smooth")) || 0));
-    this.logScale = asked.has("log");
+    const params = new URLSearchParams(location.hash.slice(1));
+    this.#mayChoose = !params.has("run");
+    this.chosen = params.getAll("run");
+    this.focus = params.get("focus");
+    this.tab = TABS.find((tab) => tab === params.get("tab")) ?? "charts";
+    this.axis = AXES.find((axis) => axis === params.get("x")) ?? "step";
+    this.smooth = Math.min(0.99, Math.max(0, Number(params.get("smooth")) || 0));
+    this.logScale = params.has("log");
   }
 
   #write(): void {
-    const said = new URLSearchParams();
-    for (const id of this.chosen) said.append("run", id);
-    if (this.focus) said.set("focus", this.focus);
-    if (this.tab !== "charts") said.set("tab", this.tab);
-    if (this.axis !== "step") said.set("x", this.axis);
-    if (this.smooth) said.set("smooth", String(this.smooth));
-    if (this.logScale) said.set("log", "");
-    history.replaceState(null, "", `#${said}`);
+    const params = new URLSearchParams();
+    for (const id of this.chosen) params.append("run", id);
+    if (this.focus) params.set("focus", this.focus);
+    if (this.tab !== "charts") params.set("tab", this.tab);
+    if (this.axis !== "step") params.set("x", this.axis);
+    if (this.smooth) params.set("smooth", String(this.smooth));
+    if (this.logScale) params.set("log", "");
+    history.replaceState(null, "", `#${params}`);
   }
 }

@@ -1,4 +1,4 @@
-/** Every run with what it was made with and what came of it; a click on a head sorts. */
+/** A table of all runs with their settings and results; a click on a column head sorts. */
 
 import { table, type Plain, type TableRow } from "./api";
 import { el, fill, number } from "./dom";
@@ -13,7 +13,7 @@ interface Column {
   of: (row: TableRow) => Cell;
 }
 
-/** Settings that only say what a run is called. */
+/** Settings that only name a run. */
 const NAMING = new Set(["run.name", "run.dir"]);
 
 export class Table implements View {
@@ -141,7 +141,7 @@ export class Table implements View {
   }
 }
 
-/** Numbers by size, words by letters, and what is missing last, whichever way it goes. */
+/** Order numbers by value and text by alphabet; missing values come last in both directions. */
 function compare(one: Cell, other: Cell, turn: number): number {
   const missing = Number(one == null) - Number(other == null);
   if (missing || one == null || other == null) return missing;

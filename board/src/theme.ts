@@ -1,4 +1,4 @@
-/** Dark or light: as the system has it until the visitor says otherwise. */
+/** Dark or light: the system's choice, until the visitor switches. */
 
 const KEY = "stoker-board-theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -1,4 +1,4 @@
-/** What a tab of the page is. */
+/** A tab of the page. */
 
 import type { Change } from "./state";
 

@@ -22,7 +22,7 @@ from stoker.events import History
 from stoker.hooks import Hook
 from stoker.hooks.provenance import Provenance
 from stoker.parallel import Layout
-from stoker.rundir.provenance import folder_for
+from stoker.rundir.provenance import folder_for_config
 from stoker.trainer import Trainer
 
 
@@ -145,7 +145,7 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
         step=builder.build(tree.get("step"), "step"),
         accumulate=run.accumulate or 1,
         last_window=run.last_window,
-        run_dir=folder_for(config, tree, run) if training else None,
+        run_dir=folder_for_config(config, tree, run) if training else None,
         grace=run.grace,
     )
     return Job(config, run, trainer, **loaders)

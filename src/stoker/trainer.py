@@ -30,7 +30,7 @@ from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState
 from stoker.resume.signals import handling
 from stoker.run import Run, RunControl, Task
-from stoker.rundir.folder import MayContinue, RunFolder, may_continue_with
+from stoker.rundir.folder import ResumeFilter, RunFolder, resume_filter
 from stoker.step import compute_loss, owner_name, owner_of
 from stoker.storage import local_path
 
@@ -152,7 +152,7 @@ class Trainer:
         trial = self._trial(feeder) if fast_dev_run else nullcontext(self.history)
         with (
             trial as history,
-            self._running("fit", may_continue_with(resume)) as hooks,
+            self._running("fit", resume_filter(resume)) as hooks,
             self._training(hooks, feeder, resume) as manager,
         ):
             idle = 0
@@ -340,7 +340,7 @@ class Trainer:
             self.history, self._last_validation = history, last_validation
 
     @contextmanager
-    def _running(self, task: Task, may_continue: MayContinue | None = None) -> Iterator[HookList]:
+    def _running(self, task: Task, resumes: ResumeFilter | None = None) -> Iterator[HookList]:
         """Fire the outermost points; yield the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
@@ -349,7 +349,7 @@ class Trainer:
                 f"{task}() was called within a {run.task} in progress: request an evaluation in a "
                 "hook with run.request('evaluate')"
             )
-        self._control.begin(task, may_continue)
+        self._control.begin(task, resumes)
         self.step.begin(hooks)
         self._busy = True
         try:

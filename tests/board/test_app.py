@@ -63,9 +63,9 @@ def test_checkpoints_are_shown_and_verified_to_the_last_byte(board):
     unfinished.mkdir()
     found = board.get("run", run="one")["checkpoints"]
     assert [(one["step"], one["state"]) for one in found] == [
-        (30, "broken"), (20, "broken"), (10, "sizes fit")]  # fmt: skip
+        (30, "broken"), (20, "broken"), (10, "sizes match")]  # fmt: skip
     assert found[1]["faults"] == ["'model.safetensors' has 1 bytes, expected 50"]
-    assert board.get("verify", run="one", checkpoint=whole.name)["state"] == "whole"
+    assert board.get("verify", run="one", checkpoint=whole.name)["state"] == "verified"
     (whole / "model.safetensors").write_bytes(b"weighty")
     assert board.get("verify", run="one", checkpoint=whole.name)["state"] == "broken"
 

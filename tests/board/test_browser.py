@@ -240,9 +240,9 @@ def test_a_run_shows_its_costs_and_its_checkpoints_which_can_be_verified(page):
     page.keyboard.press("4")
     page.locator('li[data-run="slow"] .open').click()
     expect(page.locator(".run-page")).to_contain_text("forward")
-    expect(page.locator(".check")).to_have_text("sizes fit")
+    expect(page.locator(".check")).to_have_text("sizes match")
     page.get_by_role("button", name="verify").click()
-    expect(page.locator(".check")).to_have_text("whole")
+    expect(page.locator(".check")).to_have_text("verified")
     expect(page.locator(".run-page")).to_contain_text("optimizer.lr")
     shoot(page, "run")
 

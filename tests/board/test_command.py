@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from stoker.board.serve import bound
+from stoker.board.serve import bind
 from stoker.cli import main
 from support.board_runs import make_run
 
@@ -49,7 +49,7 @@ def test_a_port_that_is_taken_is_said(tmp_path, capsys):
 
 
 def test_without_a_port_the_next_free_one_is_taken():
-    with bound("127.0.0.1", None) as first, bound("127.0.0.1", None) as second:
+    with bind("127.0.0.1", None) as first, bind("127.0.0.1", None) as second:
         assert second.getsockname()[1] > first.getsockname()[1] >= 6780
 
 

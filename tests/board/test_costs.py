@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.board.costs import cost_groups
+from stoker.board.view import cost_groups
 
 
 def test_groups_are_objects_of_seconds():

@@ -7,18 +7,18 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.board.downsample import Curves, epochs, means, peaks
-from stoker.board.metrics_index import Columns
+from stoker.rundir.downsample import Curves, bucket_means, fractional_epochs, thin
+from stoker.rundir.metrics_index import Columns
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(floats, max_size=400), st.integers(2, 60))
-@example([*[0.0] * 13, -1.0, -math.inf], 12)  # after the last whole stretch
+@example([*[0.0] * 13, -1.0, -math.inf], 12)  # after the last full bucket
 def test_the_smallest_and_the_largest_value_are_always_drawn(values, points):
     values = np.array(values, np.float64)
-    picked = peaks(values, points)
-    assert len(picked) <= max(points, 0) + 6
+    picked = thin(values, points)
+    assert len(picked) <= max(points, 6)
     assert np.all(np.diff(picked) > 0)
     finite = values[np.isfinite(values)]
     if len(finite):
@@ -31,7 +31,7 @@ def test_the_smallest_and_the_largest_value_are_always_drawn(values, points):
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(1, 40))
 def test_the_mean_of_means_is_the_mean(values, points):
-    rows, found = means(np.arange(len(values), dtype=np.int32), np.array(values), points)
+    rows, found = bucket_means(np.arange(len(values), dtype=np.int32), np.array(values), points)
     assert len(rows) == len(found)
     assert min(values) - 1e-6 <= found.min() <= found.max() <= max(values) + 1e-6
 
@@ -66,8 +66,8 @@ def test_steps_that_go_back_are_drawn_in_order():
 
 def test_epochs_have_fractions_once_one_has_ended():
     step = np.array([5.0, 10.0, 15.0, 20.0, 25.0])
-    assert epochs(step, np.array([0, 1, 1, 2, 2.0])).tolist() == [0.5, 1, 1.5, 2, 2.5]
-    assert epochs(step, np.zeros(5)).tolist() == [0] * 5
+    assert fractional_epochs(step, np.array([0, 1, 1, 2, 2.0])).tolist() == [0.5, 1, 1.5, 2, 2.5]
+    assert fractional_epochs(step, np.zeros(5)).tolist() == [0] * 5
 
 
 def test_a_name_nobody_put_has_no_points():

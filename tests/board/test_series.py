@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.board import metrics_index as series
-from stoker.board.metrics_index import MetricsFile
-from stoker.board.runs import tidy
+from stoker.board.runs import remove_old_indexes
+from stoker.rundir import metrics_index as series
+from stoker.rundir.metrics_index import MetricsFile
 from support.board_runs import rows
 
 
@@ -39,13 +39,13 @@ def test_every_byte_is_read_once_while_the_file_grows(path):
     assert len(file.columns.values["val/accuracy"]) == 100
 
 
-def test_a_torn_line_waits_until_it_is_whole(path):
-    whole = rows(3)
-    path.write_text(whole[:-20])
+def test_a_torn_line_waits_until_it_is_complete(path):
+    complete = rows(3)
+    path.write_text(complete[:-20])
     file = reader(path)
     file.refresh()
     assert steps(file) == [1, 2]
-    path.write_text(whole)
+    path.write_text(complete)
     file.refresh()
     assert steps(file) == [1, 2, 3]
 
@@ -86,7 +86,7 @@ def test_lines_that_are_no_rows_are_counted_and_left_out(path):
     file = reader(path)
     file.refresh()
     assert steps(file) == [1, 2]
-    assert file.columns.bad == 4
+    assert file.columns.invalid_lines == 4
 
 
 def test_a_line_that_never_ends_is_passed_over(path, monkeypatch):
@@ -109,11 +109,11 @@ def test_words_for_numbers_are_numbers(path):
 
 
 def test_an_index_in_the_cache_saves_reading(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(series, "_WORTH_KEEPING", 1)
+    monkeypatch.setattr(series, "_WORTH_SAVING", 1)
     path.write_text(rows(500))
     first = reader(path, tmp_path / "cache" / "one.index")
     first.refresh()
-    first.keep()
+    first.save_index()
     with path.open("a") as out:
         out.write(rows(10, 500))
     second = reader(path, tmp_path / "cache" / "one.index")
@@ -137,8 +137,8 @@ def test_a_large_file_is_read_in_parts(path, monkeypatch):
     path.write_text(rows(200))
     file = reader(path)
     file.refresh(0)
-    assert 0 < file.share_read < 1
-    while not file.whole:
+    assert 0 < file.fraction_read < 1
+    while not file.complete:
         file.refresh(0)
     assert len(file.columns) == 220
 
@@ -147,5 +147,5 @@ def test_an_index_nobody_used_for_long_is_removed(tmp_path):
     for name, age in (("old.index", 40), ("new.index", 1), ("other.txt", 40)):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (time.time() - age * 86400,) * 2)
-    tidy(tmp_path)
+    remove_old_indexes(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"new.index", "other.txt"}

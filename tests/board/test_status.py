@@ -19,7 +19,7 @@ STAMP = "2026-01-01 00:00:00 INFO "
 
 def status(root, name="one"):
     runs = Runs(root)
-    runs.look(60)
+    runs.refresh(60)
     return runs[name].status
 
 
@@ -60,7 +60,7 @@ Lock(Path({str(folder / 'checkpoints')!r})).acquire(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     found = status(tmp_path)
     assert found.state == "dead"
-    assert "gone without a word" in found.why
+    assert "died without logging an end" in found.why
 
 
 def test_a_run_on_another_machine_is_judged_by_the_age_of_its_files(tmp_path):
@@ -79,11 +79,11 @@ def test_a_run_never_waits_for_those_who_look_at_it(tmp_path):
     (folder / "checkpoints").mkdir()
     runs, done = Runs(tmp_path), threading.Event()
 
-    def look():
+    def refresh():
         while not done.is_set():
-            runs.look()
+            runs.refresh()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=refresh)
     thread.start()
     for _ in range(200):
         lock = Lock(folder / "checkpoints")
@@ -117,14 +117,14 @@ def test_steps_that_bound_a_run_bound_its_progress(tmp_path):
 def test_the_best_result_is_that_of_validation(tmp_path):
     make_run(tmp_path, "one")
     runs = Runs(tmp_path)
-    runs.look(60)
+    runs.refresh(60)
     assert runs["one"].best() == {"name": "val/accuracy", "value": 0.95, "step": 20, "mode": "max"}
 
 
 def test_the_best_result_is_the_one_the_config_names(tmp_path):
     make_run(tmp_path, "one", config="run: {checkpoint: {best: train/loss}}")
     runs = Runs(tmp_path)
-    runs.look(60)
+    runs.refresh(60)
     assert runs["one"].best()["name"] == "train/loss"
 
 
@@ -137,6 +137,6 @@ def test_a_run_that_cannot_be_looked_at_leaves_the_others_alone(tmp_path, monkey
         raise RuntimeError("no")
 
     monkeypatch.setattr(runs["bad"].metrics, "refresh", fail)
-    runs.look(60)
-    assert runs["bad"].summary()["faults"] == ["it cannot be read: RuntimeError"]
+    runs.refresh(60)
+    assert runs["bad"].summary()["faults"] == ["the run cannot be read: RuntimeError"]
     assert runs["good"].summary()["status"]["state"] == "finished"

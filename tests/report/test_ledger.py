@@ -7,7 +7,9 @@ import pytest
 
 from stoker import Trainer, hooks
 from stoker.hooks import Callback, Ledger
-from stoker.report import goodput_of, read_ledger
+from stoker.report import goodput_of
+from stoker.rundir.attempts import Attempt, Entry
+from stoker.rundir.reader import RunReader
 from support import killable_run as killed
 from support.killable_run import STEPS, attempt
 from support.toys import batches, engine, trainer
@@ -18,8 +20,9 @@ def rows(folder):
 
 
 def account(folder):
-    attempts, unreadable = read_ledger(folder / "ledger.jsonl")
-    assert unreadable == 0
+    reader = RunReader(folder)
+    attempts = reader.attempts()
+    assert reader.faults == []
     return goodput_of(attempts)
 
 
@@ -118,14 +121,14 @@ def test_steps_after_the_last_checkpoint_of_a_killed_attempt_were_work_done_agai
         (4, 10, None),
         (8, STEPS, "finished"),
     ]
-    assert found.steps_again == 4
+    assert found.repeated_steps == 4
     by_hand = 0.0
     for number, kept in ((0, 4), (1, 8)):
         at = {entry.step: sum(entry.spent.values()) for entry in found.attempts[number].entries}
         by_hand += max(at.values()) - at[kept]
     assert found.seconds["again"] == pytest.approx(by_hand, rel=0.2)
     assert found.seconds["again"] > 0
-    assert found.whole == pytest.approx(sum(one.seconds for one in found.attempts))
+    assert found.total == pytest.approx(sum(one.seconds for one in found.attempts))
     assert 0 < found.share < 1
     assert len({one.id for one in found.attempts}) == len({one.pid for one in found.attempts}) == 3
 
@@ -140,12 +143,10 @@ def test_a_run_that_leaves_when_asked_does_nothing_again(tmp_path):
         (6, "stopped"),
         (STEPS, "finished"),
     ]
-    assert (found.steps_again, found.seconds["again"]) == (0, 0)
+    assert (found.repeated_steps, found.seconds["again"]) == (0, 0)
 
 
 def test_an_attempt_that_goes_back_further_makes_all_between_work_done_again():
-    from stoker.report import Attempt, Entry
-
     def made(id, *entries):
         kinds = dict.fromkeys(("startup", "train", "data", "save", "eval", "other"), 0.0)
         return Attempt(id, [Entry(0.0, at, kinds | {"train": s}) for at, s in entries])
@@ -154,7 +155,7 @@ def test_an_attempt_that_goes_back_further_makes_all_between_work_done_again():
     second = made("b", (10, 0.0), (14, 4.0))
     third = made("c", (4, 0.0), (20, 16.0))
     found = goodput_of([first, second, third])
-    assert found.steps_again == 8 + 4
+    assert found.repeated_steps == 8 + 4
     assert found.seconds["again"] == pytest.approx(12)
     assert found.seconds["train"] == pytest.approx(4 + 16)
 
@@ -162,12 +163,13 @@ def test_an_attempt_that_goes_back_further_makes_all_between_work_done_again():
 def test_a_torn_line_is_passed_over_and_the_next_attempt_begins_a_new_one(tmp_path):
     used = lambda: [hooks.Checkpoint(), Ledger()]
     Trainer(engine(), used(), run_dir=tmp_path).fit(batches(), epochs=1)
-    whole = (tmp_path / "ledger.jsonl").read_bytes()
-    (tmp_path / "ledger.jsonl").write_bytes(whole[:-20])
+    complete = (tmp_path / "ledger.jsonl").read_bytes()
+    (tmp_path / "ledger.jsonl").write_bytes(complete[:-20])
     Trainer(engine(), used(), run_dir=tmp_path).fit(batches(), epochs=2)
-    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(whole[:-20] + b"\n{")
-    attempts, unreadable = read_ledger(tmp_path / "ledger.jsonl")
-    assert unreadable == 1
+    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(complete[:-20] + b"\n{")
+    reader = RunReader(tmp_path)
+    attempts = reader.attempts()
+    assert reader.faults == ["ledger.jsonl has 1 line that cannot be read"]
     assert [(one.first_step, one.end) for one in attempts] == [(0, None), (5, "finished")]
 
 

@@ -6,15 +6,17 @@ import shutil
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stoker import Trainer, hooks
 from stoker.cli import main
-from stoker.report.facts import Curve, facts_of
+from stoker.report.charts import points_of, ticks
+from stoker.report.facts import read_facts
 from stoker.report.output import write_report
-from stoker.report.plot_points import thinned, ticks
+from stoker.rundir.reader import Curve
 from support.project import project
 from support.toys import batches, engine
 
@@ -27,7 +29,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.words, self.asks = [], [], []
-        self.feeder(text)
+        self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
@@ -69,9 +71,9 @@ def test_a_page_shows_curves_configuration_environment_checkpoints_goodput_and_a
         "run finished 15 3 60",
         "Curves", "train/loss", "val/loss", "lr",
         "Model card", "parts.Net(width=8)", "torch.optim.SGD(lr=0.1)", "67 in 4 tensors of F32",
-        "Results", "Goodput", "of", "in all attempts was useful training", "0 to 10", "10 to 15",
-        "step-00000015", "whole", "Configuration (config.yaml)", "_target_: parts.Net",
-        "Environment, attempt 2", '"torch"', "The last lines of the log", "finished (step 15)",
+        "Results", "Goodput", "of", "over all attempts was useful training", "0 to 10", "10 to 15",
+        "step-00000015", "verified", "Configuration (config.yaml)", "_target_: parts.Net",
+        "Environment, attempt 2", '"torch"', "Last lines of the log", "finished (step 15)",
     ):  # fmt: skip
         assert wanted in page.text, wanted
     assert page.tags.count("figure") == page.tags.count("svg") - 1 > 3
@@ -83,12 +85,12 @@ def test_a_page_asks_for_nothing_from_anywhere(copy):
     assert not {"script", "img", "link", "iframe", "object"} & set(page.tags)
 
 
-def test_several_runs_lie_over_each_other_and_their_configs_are_compared(copy, tmp_path):
+def test_several_runs_share_charts_and_their_configs_are_compared(copy, tmp_path):
     other = shutil.copytree(copy, tmp_path / "other")
     config = (other / "config.yaml").read_text()
     (other / "config.yaml").write_text(config.replace("lr: 0.1", "lr: 0.7"))
     page = page_of(copy, other)
-    assert "What is configured otherwise run other optimizer.lr 0.1 0.7" in page.text
+    assert "Configuration differences run other optimizer.lr 0.1 0.7" in page.text
     source = (tmp_path / "report.html").read_text()
     loss = re.search(r"<figcaption>val/loss</figcaption>(.*?)</figure>", source)[1]
     assert loss.count('class="curve"') == 2
@@ -127,7 +129,7 @@ def test_a_broken_run_is_shown_as_such(copy):
     (copy / "model.safetensors").write_bytes(b"\xff" * 20)
     page = page_of(copy)
     for wanted in (
-        "finished, broken files", "2 whole, 1 broken",
+        "finished, broken files", "2 valid, 1 broken",
         "metrics.jsonl has 1 line that cannot be read", "env.json is broken: it holds a list",
         "config.yaml is broken", "model.safetensors is broken: its header is longer",
         "'model.safetensors' has checksum",
@@ -139,8 +141,8 @@ def test_a_killed_run_has_no_end(copy):
     lines = (copy / "ledger.jsonl").read_text().splitlines()
     (copy / "ledger.jsonl").write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
     page = page_of(copy)
-    assert "run under way, or killed" in page.text
-    assert "no end was noted" in page.text
+    assert "run running or killed" in page.text
+    assert "no end recorded" in page.text
 
 
 def test_markdown_has_a_picture_beside_it_where_there_is_matplotlib(copy, tmp_path, monkeypatch):
@@ -150,13 +152,13 @@ def test_markdown_has_a_picture_beside_it_where_there_is_matplotlib(copy, tmp_pa
     assert "| model | parts.Net(width=8) |" in text.read_text()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     (text,) = write_report([copy], tmp_path / "r.md", "md")
-    assert "There is no picture of them" in text.read_text()
+    assert "To draw the curves" in text.read_text()
     with pytest.raises(ImportError, match=r"pip install 'stoker\[plot\]'"):
         write_report([copy], tmp_path / "r.png", "png")
 
 
 def test_names_that_matplotlib_would_read_as_formulas_are_drawn_as_they_are(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "$x^$": 1, "_": NaN, "\\u0001": 2}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "$x^$": 1, "_": "NaN", "\\u0001": 2}\n')
     (path,) = write_report([tmp_path], tmp_path / "r.png", "png")
     assert path.stat().st_size > 1000
 
@@ -223,11 +225,8 @@ def test_random_bytes_in_the_files_of_a_run_never_crash_a_report(
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.floats()), max_size=50))
 def test_a_thinned_curve_keeps_its_lowest_and_highest_value(points):
-    curve = Curve()
-    for step, value in points:
-        curve.steps.append(step)
-        curve.values.append(value)
-    drawn = [value for _, value in thinned(curve, buckets=3) if value == value]
+    steps, values = (np.array([point[i] for point in points]) for i in (0, 1))
+    drawn = [value for _, value in points_of(Curve(steps, values), 6) if value == value]
     drawable = [value for _, value in points if abs(value) < 1e300]
     assert len(drawn) <= 6 or len(points) <= 6
     if drawable:
@@ -278,5 +277,5 @@ def test_the_command_prints_goodput_and_the_three_biggest_losses(copy, capsys):
 def test_quick_looks_at_sizes_alone(copy):
     model = next((copy / "checkpoints").glob("*/model.safetensors"))
     model.write_bytes(model.read_bytes()[:-1] + b"x")
-    assert [len(one.faults) for one in facts_of(copy).checkpoints] == [1, 0, 0]
-    assert [len(one.faults) for one in facts_of(copy, quick=True).checkpoints] == [0, 0, 0]
+    assert [len(one.faults) for one in read_facts(copy).checkpoints] == [1, 0, 0]
+    assert [len(one.faults) for one in read_facts(copy, quick=True).checkpoints] == [0, 0, 0]

@@ -13,7 +13,7 @@ import xxhash
 
 from stoker.board.app import make_app
 from stoker.board.runs import Runs
-from stoker.board.serve import _Server, bound
+from stoker.board.serve import _Server, bind
 
 BEGAN = 1_790_000_000.0
 
@@ -96,7 +96,7 @@ def served(root: Path, token: str | None = None, port: int = 0) -> Iterator[Serv
     import uvicorn
 
     ready = threading.Event()
-    at = bound("127.0.0.1", port)
+    at = bind("127.0.0.1", port)
     app = make_app(Runs(root), token, lambda: server.should_exit)
     settings = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=2)
     server = _Server(settings, ready.set)

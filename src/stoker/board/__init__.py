@@ -1,1 +1,1 @@
-"""``stoker board``: a page that shows runs while they live. It only ever reads."""
+"""``stoker board``: a live page of your runs. It only reads."""

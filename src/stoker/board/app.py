@@ -1,4 +1,4 @@
-"""The addresses of the board, and what each of them answers."""
+"""The routes of the board and their answers."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,13 +15,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from stoker.board.downsample import AXES
 from stoker.board.live import Watch
 from stoker.board.runs import Runs
-from stoker.board.saves import verified
 from stoker.board.security import Guard
-from stoker.board.settings import differences
 from stoker.board.view import RunView
+from stoker.rundir.config_tree import ABSENT, differences, format_value
+from stoker.rundir.downsample import AXES
 
 STATIC = Path(__file__).parent / "static"
 _MOST_NAMES = 64
@@ -32,19 +31,19 @@ _LOG_BYTES = 1 << 16
 def make_app(
     runs: Runs, token: str | None = None, stopping: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """The board as an ASGI app.
+    """Return the board as an ASGI app.
 
     Args:
-        runs: what it shows.
-        token: what visitors must bring; None asks for none.
-        stopping: tells that the server is to end, so that open streams end, too.
+        runs: the runs to show.
+        token: the token that visitors must present; None lets everybody in.
+        stopping: returns whether the server is shutting down, so that open streams end.
     """
     watch = Watch(runs, stopping)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(runs.keep)
+        await run_in_threadpool(runs.save_indexes)
 
     async def stream(request: Request) -> Response:
         if request.method == "HEAD":
@@ -55,8 +54,8 @@ def make_app(
     routes: list[BaseRoute] = [
         Route("/", _index),
         Route("/api/stream", stream),
-        *(Route(f"/api/{name}", _answering(call)) for name, call in api.calls().items()),
-        Route("/api/image", _answering(api.image)),
+        *(Route(f"/api/{name}", _endpoint(call)) for name, call in api.calls().items()),
+        Route("/api/image", _endpoint(api.image)),
         Mount("/assets", StaticFiles(directory=STATIC / "assets")),
         Route("/icon.svg", _icon),
     ]
@@ -66,76 +65,78 @@ def make_app(
 
 
 class _Api:
-    """Answers from runs; each call takes a request and gives what becomes JSON."""
+    """The calls of the page; each takes a request and returns what becomes JSON."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
     def calls(self) -> dict[str, Callable[[Request], Any]]:
-        """The calls by the last part of their address."""
+        """Return the calls by the last part of their path."""
         names = ("runs", "run", "series", "log", "diff", "table", "verify")
         return {name: getattr(self, name) for name in names}
 
     def runs(self, _: Request) -> Any:
-        """Every run in a line."""
-        self._runs.look()
-        return {"root": _shown(self._runs.root), "runs": [view.summary() for view in self._runs]}
+        """Return a summary of every run."""
+        self._runs.refresh()
+        return {"root": _utf8(self._runs.root), "runs": [view.summary() for view in self._runs]}
 
     def run(self, request: Request) -> Any:
-        """All about one run."""
+        """Return the details of one run."""
         view = self._view(request)
-        view.look()
+        view.refresh()
         return view.details()
 
     def series(self, request: Request) -> Any:
-        """Curves of one run."""
-        asked = request.query_params
+        """Return curves of one run."""
+        query = request.query_params
         view = self._view(request)
-        view.look(0.05)
-        axis = asked.get("x", "step")
+        view.refresh(0.05)
+        axis = query.get("x", "step")
         if axis not in AXES:
-            raise HTTPException(400, f"x is one of {', '.join(AXES)}")
-        start, end = _number(asked.get("from")), _number(asked.get("to"))
-        points = max(16, min(_MOST_POINTS, int(_number(asked.get("points")) or 1500)))
-        names = asked.getlist("name")[:_MOST_NAMES]
+            raise HTTPException(400, f"x must be one of {', '.join(AXES)}")
+        start, end = _number(query.get("from")), _number(query.get("to"))
+        points = max(16, min(_MOST_POINTS, int(_number(query.get("points")) or 1500)))
+        names = query.getlist("name")[:_MOST_NAMES]
         curves = view.curves
         found = {name: curves.window(name, axis, points, start, end) for name in names}
         return {"id": view.id, "version": view.version, "series": found}
 
     def log(self, request: Request) -> Any:
-        """The tail of its log."""
-        view = self._view(request)
-        text = view.folder.tail("log.txt", _LOG_BYTES).decode(errors="replace")
-        lines = text.split("\n")
-        cut = len(text.encode()) >= _LOG_BYTES
-        return {"lines": lines[1:] if cut else lines, "cut": cut}
+        """Return the end of the log of one run."""
+        lines, is_cut = self._view(request).reader.log(_LOG_BYTES)
+        return {"lines": lines, "cut": is_cut}
 
     def diff(self, request: Request) -> Any:
-        """What differs between the configs of runs."""
+        """Return the keys in which the configs of runs differ."""
         views = [self._found(id) for id in request.query_params.getlist("run")[:50]]
         for view in views:
-            view.look()
-        return {"runs": [v.id for v in views], "rows": differences([v.config for v in views])}
+            view.refresh()
+        rows = [
+            {"key": key, "values": [None if v is ABSENT else format_value(v) for v in values]}
+            for key, values in differences([view.config for view in views])
+        ]
+        return {"runs": [view.id for view in views], "rows": rows}
 
     def table(self, _: Request) -> Any:
-        """Every run with what differs between their configs, and its results."""
+        """Return every run with its results and the config keys that differ between runs."""
         rows = self._runs.table()
-        keys = [row["key"] for row in differences([row["config"] for row in rows])]
+        keys = [key for key, _ in differences([row["config"] for row in rows])]
         for row in rows:
             row["config"] = {key: row["config"].get(key) for key in keys if key in row["config"]}
         return {"keys": keys, "rows": rows}
 
     def verify(self, request: Request) -> Any:
-        """A checkpoint, read to the last byte."""
+        """Return a checkpoint after checking every byte of it."""
         view = self._view(request)
         try:
-            return verified(view.folder, request.query_params.get("checkpoint", ""))
+            info = view.reader.verify(request.query_params.get("checkpoint", ""))
+            return vars(info) | {"state": info.state}
         except (OSError, ValueError):
             raise HTTPException(404, "there is no such checkpoint") from None
 
     def image(self, request: Request) -> Response:
-        """An image that the run logged."""
-        data = self._view(request).image(request.query_params.get("file", ""))
+        """Return an image that the run logged."""
+        data = self._view(request).reader.image(request.query_params.get("file", ""))
         if data is None:
             raise HTTPException(404, "there is no such image")
         return Response(data, media_type="image/png")
@@ -153,21 +154,21 @@ class _Api:
 _FRESH = {"cache-control": "no-store"}
 
 
-def _answering(call: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """An address from a call: it works in a thread, so that the others are served meanwhile."""
+def _endpoint(call: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Return an endpoint that makes a call in a thread, so that it does not block the others."""
 
     async def answer(request: Request) -> Response:
-        found = await run_in_threadpool(call, request)
-        if isinstance(found, Response):
-            return found
-        return Response(encoded(found), media_type="application/json", headers=_FRESH)
+        result = await run_in_threadpool(call, request)
+        if isinstance(result, Response):
+            return result
+        return Response(encode(result), media_type="application/json", headers=_FRESH)
 
     return answer
 
 
-def encoded(found: Any) -> bytes:
-    """JSON; what is no finite number becomes null."""
-    return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+def encode(result: Any) -> bytes:
+    """Return JSON; numbers that are not finite become null."""
+    return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
 async def _index(_: Request) -> Response:
@@ -184,9 +185,9 @@ def _number(text: str | None) -> float | None:
     try:
         found = float(text)
     except ValueError:
-        raise HTTPException(400, "from, to and points are numbers") from None
+        raise HTTPException(400, "from, to and points must be numbers") from None
     return found if abs(found) < 1e300 else None
 
 
-def _shown(path: Path) -> str:
+def _utf8(path: Path) -> str:
     return str(path).encode("utf-8", "replace").decode()

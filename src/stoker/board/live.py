@@ -1,4 +1,4 @@
-"""`Watch`: one look at all runs a second, told to every open page."""
+"""`Watch`: refresh the runs once a second and stream changes to every open page."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,50 +14,50 @@ _SILENCE = 15.0
 
 
 class Watch:
-    """Looks at runs while a page is open, however many pages there are.
+    """Refreshes runs while a page is open, once for all pages.
 
     Args:
-        runs: what is looked at.
-        stopping: tells that the server is to end.
+        runs: the runs.
+        stopping: returns whether the server is shutting down.
     """
 
     def __init__(self, runs: Runs, stopping: Callable[[], bool]) -> None:
         self._runs, self._stopping = runs, stopping
-        self._looked_at = -_PERIOD
+        self._refreshed = -_PERIOD
         self._pending = True
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events: the runs that have changed, and those that are gone.
+        """Yield server-sent events: the runs that have changed, and those that are gone.
 
-        The first one names all there are, for a page that comes back.
+        The first event lists all runs, for a page that reconnects.
         """
         sent: dict[str, int] = {}
         is_first = True
-        spoke = monotonic()
+        sent_at = monotonic()
         yield b"retry: 1000\n\n"
         while not self._stopping():
-            await self._look()
-            message = await run_in_threadpool(self._news, sent, is_first)
+            await self._refresh()
+            message = await run_in_threadpool(self._changes, sent, is_first)
             if message is not None:
                 yield message
                 is_first = False
-                spoke = monotonic()
-            elif monotonic() - spoke > _SILENCE:
-                yield b": still here\n\n"
-                spoke = monotonic()
+                sent_at = monotonic()
+            elif monotonic() - sent_at > _SILENCE:
+                yield b": keep-alive\n\n"
+                sent_at = monotonic()
             await asyncio.sleep(0.05 if self._pending else _PERIOD / 4)
 
-    async def _look(self) -> None:
-        """Look again if the last look is some time ago; pages share it."""
-        async with self._turn:
-            if self._pending or monotonic() - self._looked_at >= _PERIOD:
-                self._pending = await run_in_threadpool(self._runs.look)
-                self._looked_at = monotonic()
+    async def _refresh(self) -> None:
+        """Refresh the runs if the last refresh is more than a second ago."""
+        async with self._lock:
+            if self._pending or monotonic() - self._refreshed >= _PERIOD:
+                self._pending = await run_in_threadpool(self._runs.refresh)
+                self._refreshed = monotonic()
                 if not self._pending:
-                    await run_in_threadpool(self._runs.keep)
+                    await run_in_threadpool(self._runs.save_indexes)
 
-    def _news(self, sent: dict[str, int], is_first: bool) -> bytes | None:
+    def _changes(self, sent: dict[str, int], is_first: bool) -> bytes | None:
         views = {view.id: view for view in self._runs}
         changed = [view for id, view in views.items() if sent.get(id, 0) != view.version]
         gone = [id for id in sent if id not in views]
@@ -67,5 +67,5 @@ class Watch:
             del sent[id]
         sent |= {view.id: view.version for view in changed}
         known = [*views] if is_first else None
-        news = {"runs": [view.summary() for view in changed], "gone": gone, "known": known}
-        return b"event: runs\ndata: " + orjson.dumps(news) + b"\n\n"
+        changes = {"runs": [view.summary() for view in changed], "gone": gone, "known": known}
+        return b"event: runs\ndata: " + orjson.dumps(changes) + b"\n\n"

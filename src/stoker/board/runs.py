@@ -1,4 +1,4 @@
-"""`Runs`: the runs in a folder, looked at again and again, each as cheaply as can be."""
+"""`Runs`: the runs in a folder, found and refreshed at little cost."""
 
 import os
 import threading
@@ -11,28 +11,29 @@ from urllib.parse import quote
 
 import xxhash
 
-from stoker.board.metrics_index import MetricsFile
-from stoker.board.safe_files import Folder
 from stoker.board.view import RunView
+from stoker.rundir import files
+from stoker.rundir.reader import RunReader
+from stoker.rundir.safe_folder import SafeFolder
 
-_TRACES = ("metrics.jsonl", "env.json", "log.txt")
+_TRACES = (files.METRICS, files.ENVIRONMENT, files.LOG)
 _DEPTH = 3
 MOST = 2000
-"""How many runs are shown."""
+"""The largest number of runs that are shown."""
 
 
 class Runs:
-    """Finds runs below a folder; a folder that is itself a run is the only one.
+    """The runs below a folder, or the folder itself if it is a run.
 
     Args:
-        root: the runs folder.
-        cache: where indexes of large files are kept; None keeps none.
+        root: the folder.
+        cache: the folder for indexes of large files; None saves none.
     """
 
     def __init__(self, root: Path, cache: Path | None = None) -> None:
         self.root, self._cache = root.resolve(), cache
         self._views: dict[str, RunView] = {}
-        self._looking = threading.Lock()
+        self._refreshing = threading.Lock()
         self._wanted: dict[str, float] = {}
         self._next = 0
         self._find_after = 0.0
@@ -45,13 +46,13 @@ class Runs:
         return len(self._views)
 
     def __getitem__(self, id: str) -> RunView:
-        """The run of that id, which from now on is read before others."""
+        """Return a run by its id; it is read before the others for the next minute."""
         view = self._views[id]
         self._wanted[id] = monotonic()
         return view
 
     def find(self) -> None:
-        """See which runs there are; where that takes long, not every time."""
+        """Find the runs; if that is slow, it is skipped for a while afterwards."""
         began = monotonic()
         if began < self._find_after:
             return
@@ -60,12 +61,12 @@ class Runs:
         self._views = dict(sorted(views.items()))
         self._find_after = monotonic() + 20 * (monotonic() - began)
 
-    def look(self, seconds: float = 0.4) -> bool:
-        """Read on in all runs, for about so long; whether some have more to read.
+    def refresh(self, seconds: float = 0.4) -> bool:
+        """Read what is new for about ``seconds``, and return whether there is more to read.
 
-        Those that somebody has open come first, the others by turns.
+        Runs that are open on a page come first, the others take turns.
         """
-        with self._looking:
+        with self._refreshing:
             self.find()
             until = monotonic() + seconds
             lately = monotonic() - 60
@@ -73,33 +74,32 @@ class Runs:
             others = [v for v in self._views.values() if v not in first]
             turn = self._next % len(others) if others else 0
             for number, view in enumerate([*first, *others[turn:], *others[:turn]]):
-                view.look(min(0.2, max(0.0, until - monotonic())))
+                view.refresh(min(0.2, max(0.0, until - monotonic())))
                 self._next = turn + max(0, number - len(first))
                 if monotonic() > until:
                     break
-            return not all(view.metrics.whole for view in self._views.values())
+            return not all(view.metrics.complete for view in self._views.values())
 
-    def keep(self) -> None:
-        """Put the indexes of large files into the cache."""
+    def save_indexes(self) -> None:
+        """Save the indexes of large files to the cache."""
         for view in self:
-            if view.metrics.whole:
-                view.metrics.keep()
+            if view.metrics.complete:
+                view.metrics.save_index()
 
     def table(self) -> list[dict[str, Any]]:
-        """What every run was made with, and what came of it."""
+        """Return config and results of every run."""
         return [view.results() for view in self]
 
-    def _view(self, id: str, folder: Folder) -> RunView:
+    def _view(self, id: str, folder: SafeFolder) -> RunView:
         key = xxhash.xxh3_128_hexdigest(os.fsencode(folder.path))
         cache = self._cache / f"{key}.index" if self._cache is not None else None
-        metrics = MetricsFile(lambda: folder.open("metrics.jsonl"), cache)
-        return RunView(id, folder, metrics)
+        return RunView(id, RunReader(folder, cache))
 
-    def _folders(self) -> Iterator[Folder]:
-        if _is_run(Folder(self.root)) and self.root.name:
-            yield Folder(self.root.parent, self.root.name)
+    def _folders(self) -> Iterator[SafeFolder]:
+        if _is_run(SafeFolder(self.root)) and self.root.name:
+            yield SafeFolder(self.root.parent, self.root.name)
             return
-        waiting, count = [Folder(self.root)], 0
+        waiting, count = [SafeFolder(self.root)], 0
         while waiting and count < MOST:
             folder = waiting.pop()
             for name in folder.folders():
@@ -113,23 +113,23 @@ class Runs:
                     break
 
 
-def tidy(cache: Path, days: float = 30) -> None:
-    """Remove indexes that nobody has used for so long."""
+def remove_old_indexes(cache: Path, days: float = 30) -> None:
+    """Remove the indexes in a cache that were not used for some days."""
     for path in cache.glob("*.index"):
         with suppress(OSError):
             if path.stat().st_mtime < time() - days * 86400:
                 path.unlink()
 
 
-def _is_run(folder: Folder) -> bool:
+def _is_run(folder: SafeFolder) -> bool:
     inside = {*folder.files()}
     return any(trace in inside for trace in _TRACES) or (
-        "checkpoints" in folder.folders() and not inside
+        files.CHECKPOINTS in folder.folders() and not inside
     )
 
 
-def _id(folder: Folder) -> str:
-    """The place of a run below the runs folder, in letters that every page can carry."""
+def _id(folder: SafeFolder) -> str:
+    """Return the path of a run below the root, quoted if it is not valid UTF-8."""
     path = "/".join(folder.parts)
     try:
         path.encode()

@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with the answer."""
+"""Access control: allowed hosts, the token, and strict response headers."""
 
 import hmac
 import ipaddress
@@ -20,7 +20,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
+    """Return whether a host name or address is this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -28,57 +28,63 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Stands before the app: reads only, known hosts or a token, and strict headers.
+    """Middleware that allows only reading, from known hosts or with a token, and sets headers.
 
-    A page elsewhere can lead a browser here under a name of its own (DNS rebinding): without a
-    token only the names of this machine are answered.
+    A web page elsewhere can point its own host name at this machine (DNS rebinding), so without a
+    token only requests to the names of this machine are answered.
 
     Args:
-        app: what is guarded.
-        token: what a visitor must bring, once by ``/?token=…`` and then by a cookie; None asks
-            for none.
+        app: the app to protect.
+        token: the token that visitors must present, once as ``/?token=…`` and then as a cookie;
+            None lets everybody in.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the app do so."""
+        """Reject the request or pass it to the app."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        rejection = self._rejection(scope)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        await (refusal or self._app)(scope, receive, guarded)
+        await (rejection or self._app)(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _rejection(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("GET", "HEAD"):
-            return _no(405, "the board only reads")
+            return _reject(405, "the board is read-only: use GET or HEAD")
         headers = Headers(scope=scope)
         if self._token is None:
             host = _name(headers.get("host", ""))
-            return None if is_loopback(host) else _no(421, "the board does not go by this name")
+            return (
+                None
+                if is_loopback(host)
+                else _reject(421, "unknown host name: open the address that stoker board printed")
+            )
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         cookie = self._cookie_name(scope)
-        if scope["path"] == "/" and self._fits(given):
+        if scope["path"] == "/" and self._matches(given):
             answer = RedirectResponse("/", 303)
             answer.set_cookie(cookie, given, httponly=True, samesite="strict")
             return answer
-        brought = (
+        presented = (
             _cookie(headers, cookie),
             headers.get("authorization", "").removeprefix("Bearer "),
         )
-        if not any(self._fits(one) for one in brought):
-            return _no(403, "the board needs its token: open the address that stoker board printed")
+        if not any(self._matches(one) for one in presented):
+            return _reject(
+                403, "token missing or wrong: open the address that stoker board printed"
+            )
         return None
 
-    def _fits(self, token: str) -> bool:
+    def _matches(self, token: str) -> bool:
         assert self._token is not None
         return hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode())
 
@@ -87,12 +93,12 @@ class Guard:
         return f"stoker-board-{server[1]}"  # browsers share cookies between ports
 
 
-def _no(status: int, why: str) -> Response:
+def _reject(status: int, why: str) -> Response:
     return PlainTextResponse(why + "\n", status)
 
 
 def _name(host: str) -> str:
-    """A host without its port."""
+    """Return a host without its port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]

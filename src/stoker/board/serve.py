@@ -1,4 +1,4 @@
-"""Serving the board: an address, a port that is free, and a quiet end."""
+"""Serve the board: find a free port, run the server, shut down quietly."""
 
 import errno
 import os
@@ -13,17 +13,17 @@ from pathlib import Path
 import uvicorn
 
 from stoker.board.app import make_app
-from stoker.board.runs import Runs, tidy
+from stoker.board.runs import Runs, remove_old_indexes
 
 PORT = 6780
 _TRIES = 20
 
 
-def bound(host: str, port: int | None) -> socket.socket:
-    """A socket at a port: the one that is asked for, or the first free one from 6780 on.
+def bind(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens on a port, or on the first free one from 6780 on.
 
     Raises:
-        OSError: it is taken, or there is no such address here.
+        OSError: the port is taken, or the host is not an address of this machine.
     """
     wanted = [port] if port is not None else range(PORT, PORT + _TRIES)
     family, _, _, _, _ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -48,17 +48,17 @@ def serve(
     token: str | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal to end comes.
+    """Serve until a signal ends the server.
 
     Args:
-        root: the runs folder.
-        at: where to listen.
-        token: what visitors must bring; None asks for none.
-        ready: called when pages are answered.
+        root: the folder of runs.
+        at: the socket to listen on.
+        token: the token that visitors must present; None lets everybody in.
+        ready: called when the server answers requests.
     """
     server: _Server | None = None
     cache = cache_folder()
-    tidy(cache)
+    remove_old_indexes(cache)
     app = make_app(Runs(root, cache), token, lambda: server is not None and server.should_exit)
     settings = uvicorn.Config(
         app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2
@@ -69,7 +69,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it is ready."""
+    """Calls ``ready`` when it answers requests."""
 
     def __init__(self, settings: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(settings)
@@ -82,12 +82,12 @@ class _Server(uvicorn.Server):
 
 
 def cache_folder() -> Path:
-    """Where indexes of large files are kept between visits."""
+    """Return the folder in the user's cache for indexes of large files."""
     usual = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     base = Path(os.environ.get("XDG_CACHE_HOME") or usual)
     return base.expanduser() / "stoker" / "board"
 
 
 def open_browser(address: str) -> None:
-    """Show a page in the browser, without waiting for it."""
+    """Open a page in the browser without waiting for it."""
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,96 +1,91 @@
-"""`RunView`: what is shown of one run."""
+"""`RunView`: what the page shows of one run."""
 
 import math
-import re
 from typing import Any
 
 import numpy as np
-import orjson
 
-from stoker.board.costs import cost_groups
-from stoker.board.downsample import Curves
-from stoker.board.metrics_index import Floats, MetricsFile
-from stoker.board.safe_files import Folder
-from stoker.board.saves import checkpoints_of
-from stoker.board.settings import config_of, flat
-from stoker.board.status import UNREADABLE, Status, status_of
 from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.rundir import files
+from stoker.rundir.downsample import Curves
+from stoker.rundir.metrics_index import Floats
+from stoker.rundir.reader import RunReader, flat_values
+from stoker.rundir.status import UNREADABLE, Status
 
-_WATCHED = ("metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl")
-_IMAGE = re.compile(r"[\w.-]{1,200}\.png")
-_MOST_MEDIA = 200
+_WATCHED = (
+    *(files.METRICS, files.LOG, files.CONFIG),
+    *(files.ENVIRONMENT, files.COST, files.MEDIA_INDEX),
+)
+_MOST_COSTS = 40
 
 
 class RunView:
-    """One run: its numbers, its state, and the files that lie beside them.
+    """One run: its metrics, its state, and its other files.
 
     Args:
-        id: how the page calls it.
-        folder: where it is.
-        metrics: its numbers.
+        id: the name of the run on the page.
+        reader: reads its folder.
     """
 
-    def __init__(self, id: str, folder: Folder, metrics: MetricsFile) -> None:
-        self.id, self.folder, self.metrics = id, folder, metrics
+    def __init__(self, id: str, reader: RunReader) -> None:
+        self.id, self.reader, self.metrics = id, reader, reader.metrics
         self.version = 0
         self.config: dict[str, Any] = {}
-        self.faults: list[str] = []
+        self.failure: str | None = None
         self._status: Status | None = None
         self._seen: Any = None
-        self._curves = Curves(metrics.columns)
+        self._curves = Curves(self.metrics.columns)
         self._best: tuple[Any, dict[str, Any] | None] = (None, None)
 
-    def look(self, seconds: float = 0.1) -> None:
-        """See what is new; `version` grows when something is.
+    def refresh(self, seconds: float = 0.1) -> None:
+        """Read what is new for about ``seconds``; `version` grows if anything changed.
 
-        Whatever goes wrong with one run, the others are shown.
+        A failure is shown with this run and leaves the others alone.
         """
         try:
-            self._look(seconds)
+            self._refresh(seconds)
+            self.failure = None
         except Exception as error:
-            fault = f"it cannot be read: {type(error).__name__}"
-            self.version += fault not in self.faults
-            self.faults = [fault]
+            failure = f"the run cannot be read: {type(error).__name__}"
+            self.version += failure != self.failure
+            self.failure = failure
             self._status = self._status or UNREADABLE
-            self.metrics.share_read = 1.0
+            self.metrics.fraction_read = 1.0
 
-    def _look(self, seconds: float) -> None:
-        found = [*self.folder.stats(*_WATCHED), self.folder.below("checkpoints").stat(".lock")]
+    def _refresh(self, seconds: float) -> None:
+        folder = self.reader.folder
+        found = [*folder.stats(*_WATCHED), folder.below(files.CHECKPOINTS).stat(files.LOCK)]
         seen = [None if one is None else (one.st_size, one.st_mtime_ns) for one in found]
         changed = seen != self._seen
-        if changed or not self.metrics.whole:
+        if changed or not self.metrics.complete:
             changed = self.metrics.refresh(seconds) or changed
         if changed:
             self._seen = seen
-            self.config, fault = config_of(self.folder)
-            self.faults = [fault] if fault else []
+            self.config = self.reader.config()
         if changed or (self._status is not None and self._status.state == "running"):
-            status = status_of(self.folder, self.metrics.columns, self.config)
+            status = self.reader.status(self.config)
             changed = changed or self._status is None or status.state != self._status.state
             self._status = status
         self.version += changed
 
     @property
     def status(self) -> Status:
-        """How it is doing."""
+        """The state and the progress of the run."""
         if self._status is None:
-            self.look(0.0)
+            self.refresh(0.0)
         assert self._status is not None
         return self._status
 
     @property
     def curves(self) -> Curves:
-        """What is drawn of it."""
-        if not self._curves.is_of(self.metrics.columns):
+        """The curves of the run."""
+        if not self._curves.is_current(self.metrics.columns):
             self._curves = Curves(self.metrics.columns)
         return self._curves
 
     def summary(self) -> dict[str, Any]:
-        """Its line in the list of runs."""
+        """Return the line of the run in the list of runs."""
         columns = self.metrics.columns
-        faults = list(self.faults)
-        if columns.bad:
-            faults.append(f"{columns.bad} lines of metrics.jsonl are no rows of numbers")
         return {
             "id": self.id,
             "version": self.version,
@@ -98,23 +93,28 @@ class RunView:
             "best": self.best(),
             "names": list(columns.values),
             "rows": len(columns),
-            "read": self.metrics.share_read,
-            "faults": faults,
+            "read": self.metrics.fraction_read,
+            "faults": [self.failure] if self.failure else self.reader.faults,
         }
 
     def details(self) -> dict[str, Any]:
-        """All that is shown of it but its curves and its log."""
-        return self.summary() | {
+        """Return what the page of the run shows, apart from its curves and its log."""
+        about = {
             "config": self.config,
-            "env": flat(self._json("env.json")),
-            "cost": cost_groups(self._json("cost.json")),
-            "checkpoints": checkpoints_of(self.folder),
-            "media": self.media(),
+            "env": flat_values(self.reader.environment()),
+            "cost": cost_groups(self.reader.cost()),
+            "checkpoints": self.checkpoints(),
+            "media": self.reader.media(),
             "last": self.last(),
         }
+        return self.summary() | about
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return the checkpoints of the run, newest first."""
+        return [vars(one) | {"state": one.state} for one in self.reader.checkpoints()]
 
     def results(self) -> dict[str, Any]:
-        """Its config and what came of it, for a table."""
+        """Return config and results of the run, for a table of runs."""
         status = self.status
         return {
             "id": self.id,
@@ -125,12 +125,12 @@ class RunView:
         }
 
     def last(self) -> dict[str, float]:
-        """The latest value of every series."""
+        """Return the latest value of every series."""
         values = self.metrics.columns.values
         return {name: float(v.view[-1]) for name, v in list(values.items()) if len(v)}
 
     def best(self) -> dict[str, Any] | None:
-        """The best value of the result that counts, with its step."""
+        """Return the best value of the most important result, with its step."""
         columns = self.metrics.columns
         key = (columns, len(columns), len(columns.values), self.version)
         if self._best[0] != key:
@@ -138,50 +138,25 @@ class RunView:
                 self._best = key, self._find_best()
         return self._best[1]
 
-    def media(self) -> list[dict[str, Any]]:
-        """Images and texts that were logged, the newest first; of each name and step the last."""
-        found: dict[tuple[str, int], dict[str, Any]] = {}
-        for line in self.folder.tail("media.jsonl", 1 << 21).split(b"\n"):
-            row = _media_row(line)
-            if row is not None:
-                found.pop((row["name"], row["step"]), None)
-                found[row["name"], row["step"]] = row
-        return list(reversed(found.values()))[:_MOST_MEDIA]
-
-    def image(self, name: str) -> bytes | None:
-        """An image that was logged."""
-        if not _IMAGE.fullmatch(name):
-            return None
-        data = self.folder.below("media").head(name, 1 << 24)
-        return data if data.startswith(b"\x89PNG\r\n\x1a\n") else None
-
     def _find_best(self) -> dict[str, Any] | None:
         columns = self.metrics.columns
         wanted = str(self.config.get("run.checkpoint.best") or "")
-        by_worth = sorted(
-            ((_worth(name, wanted), name) for name in list(columns.values)), reverse=True
-        )
-        for worth, name in by_worth:
+        ranked = sorted(((_rank(name, wanted), name) for name in [*columns.values]), reverse=True)
+        for rank, name in ranked:
             mode = _mode(name, self.config.get("run.checkpoint.mode") if name == wanted else None)
             values = columns.values[name].view
             finite = np.isfinite(values)
-            if not worth or mode is None or not finite.any():
+            if not rank or mode is None or not finite.any():
                 continue
-            at = _best_place(np.where(finite, values, np.nan), mode)
+            at = _index_of_best(np.where(finite, values, np.nan), mode)
             row = columns.rows[name].view[at]
             step = int(columns.head["step"].view[row])
             return {"name": name, "value": float(values[at]), "step": step, "mode": mode}
         return None
 
-    def _json(self, name: str) -> Any:
-        try:
-            return orjson.loads(self.folder.head(name, 1 << 21))
-        except ValueError:
-            return {}
 
-
-def _worth(name: str, wanted: str) -> int:
-    """How much a result counts: the one the config names, then of validation, then losses."""
+def _rank(name: str, wanted: str) -> int:
+    """Return how important a result is: first the one the config names, then validation."""
     if name == wanted:
         return 4
     if name.startswith("val/"):
@@ -189,7 +164,7 @@ def _worth(name: str, wanted: str) -> int:
     return 1 if name == "train/loss" else 0
 
 
-def _best_place(values: Floats, mode: Mode) -> int:
+def _index_of_best(values: Floats, mode: Mode) -> int:
     return int(np.nanargmin(values) if mode == "min" else np.nanargmax(values))
 
 
@@ -200,20 +175,42 @@ def _mode(name: str, given: Any) -> Mode | None:
         return None
 
 
-def _media_row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = orjson.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
-        return None
-    step, when = row.get("step"), row.get("time")
-    if type(step) is not int or not 0 <= step < 2**53:
-        return None
-    seconds = float(when) if isinstance(when, int | float) and math.isfinite(when) else None
-    shown = {"name": row["name"][:200], "step": step, "time": seconds}
-    if row.get("kind") == "image" and isinstance(row.get("file"), str):
-        return shown | {"kind": "image", "file": row["file"][:200]}
-    if row.get("kind") == "text" and isinstance(row.get("text"), str):
-        return shown | {"kind": "text", "text": row["text"][:20000]}
-    return None
+def cost_groups(tree: Any) -> dict[str, list[tuple[str, float]]]:
+    """Return the groups of seconds in a ``cost.json`` by name, each with the largest first.
+
+    A group is an object of numbers, or of objects with ``seconds``. A list of rows with ``hook``
+    and ``seconds`` is summed up per hook, and divided by ``steps`` if that is given.
+    """
+    if not isinstance(tree, dict):
+        return {}
+    groups: dict[str, dict[str, float]] = {}
+    for title, inner in tree.items():
+        if isinstance(inner, dict):
+            found = {str(name): _seconds(value) for name, value in inner.items()}
+            groups[str(title)] = {name: value for name, value in found.items() if value is not None}
+        elif isinstance(inner, list):
+            groups.setdefault("hooks", {}).update(_by_hook(inner, tree.get("steps")))
+    return {
+        title[:100]: sorted(((n[:100], s) for n, s in parts.items()), key=lambda p: -p[1])[
+            :_MOST_COSTS
+        ]
+        for title, parts in list(groups.items())[:_MOST_COSTS]
+        if parts
+    }
+
+
+def _by_hook(rows: list[Any], steps: Any) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for row in rows:
+        # a row with a part, such as one metric, is included in another row of the same hook
+        if isinstance(row, dict) and isinstance(row.get("hook"), str) and not row.get("part"):
+            sums[row["hook"]] = sums.get(row["hook"], 0.0) + (_seconds(row) or 0.0)
+    count = steps if type(steps) is int and 0 < steps < 2**53 else 1
+    return {name: total / count for name, total in sums.items()}
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, dict):
+        value = value.get("seconds")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 and math.isfinite(value) else None

@@ -45,7 +45,7 @@ def board(options: argparse.Namespace) -> int:
         return FAILED
     root = _root(options.runs)
     from stoker.board.security import is_loopback
-    from stoker.board.serve import bound, open_browser, serve
+    from stoker.board.serve import bind, open_browser, serve
 
     token = options.token or (secrets.token_urlsafe(16) if options.token is not None else None)
     if not is_loopback(options.host) and token is None:
@@ -55,7 +55,7 @@ def board(options: argparse.Namespace) -> int:
     if options.port is not None and not 0 <= options.port < 65536:
         raise ConfigError(f"--port is a number from 0 to 65535, got {options.port}")
     try:
-        at = bound(options.host, options.port)
+        at = bind(options.host, options.port)
     except OSError as error:
         where = f"{options.host}:{options.port or 6780}"
         raise ConfigError(f"the board cannot listen at {where}: {error.strerror}") from error

@@ -6,8 +6,9 @@ from pathlib import Path
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
-from stoker.report import Goodput, goodput_of, read_ledger
-from stoker.report.format import said_seconds, said_share
+from stoker.report.goodput import Goodput, format_seconds, format_share, goodput_of
+from stoker.rundir import files
+from stoker.rundir.reader import RunReader
 from stoker.storage import local_path
 
 _SHOWN = 3
@@ -37,12 +38,12 @@ def _run(path: Path) -> Path:
 
 
 def _tell_goodput(path: Path) -> int:
-    ledger = path / "ledger.jsonl"
-    attempts, broken = read_ledger(ledger) if ledger.is_file() else ([], 0)
-    if broken:
-        print(f"{path}: {broken} lines of ledger.jsonl cannot be read")
+    reader = RunReader(path)
+    attempts = reader.attempts()
+    for fault in reader.faults:
+        print(f"{path}: {fault}")
     if not attempts:
-        print(f"{path}: nothing is known, there is no ledger.jsonl that can be read")
+        print(f"{path}: goodput is unknown: it has no readable {files.LEDGER}")
         return FAILED
     for line in _said(path, goodput_of(attempts)):
         print(line)
@@ -51,15 +52,15 @@ def _tell_goodput(path: Path) -> int:
 
 def _said(path: Path, found: Goodput) -> list[str]:
     count = len(found.attempts)
-    useful, whole = said_seconds(found.seconds["train"]), said_seconds(found.whole)
+    useful, whole = format_seconds(found.seconds["train"]), format_seconds(found.total)
     tries = "1 attempt" if count == 1 else f"{count} attempts"
     lines = [
-        f"{path}: goodput {said_share(found.share)}",
+        f"{path}: goodput {format_share(found.share)}",
         f"  useful training {useful} of {whole}, in {tries}",
     ]
     for loss in found.losses[:_SHOWN]:
-        steps = f"  ({found.steps_again} steps)" if loss.kind == "again" else ""
-        share, seconds = said_share(loss.share), said_seconds(loss.seconds)
+        steps = f"  ({found.repeated_steps} steps)" if loss.kind == "again" else ""
+        share, seconds = format_share(loss.share), format_seconds(loss.seconds)
         lines.append(f"  {loss.name:<24}{share:>8}  {seconds}{steps}")
     return lines
 

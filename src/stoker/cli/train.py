@@ -21,6 +21,7 @@ from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.tree import map_tensors
 from stoker.resume.weights import load_weights
+from stoker.rundir import files
 from stoker.rundir.folder import RunFolder
 from stoker.storage import atomic_file, local_path
 
@@ -112,8 +113,8 @@ def _weights(options: argparse.Namespace, job: Job) -> Path:
     if not folders and job.run.dir is not None:
         folders = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()
     for folder in reversed(folders):
-        last = folder / "model.safetensors"
-        newest = Checkpoints(folder / "checkpoints").newest()
+        last = folder / files.WEIGHTS
+        newest = Checkpoints(folder / files.CHECKPOINTS).newest()
         if last.is_file() and (newest is None or _step_of(last) >= _step_of(newest)):
             return last
         if newest is not None:

@@ -34,6 +34,7 @@ from stoker.config.short_names import expanded
 from stoker.config.signature import as_tuples, parameters, positional_names, type_of
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean
+from stoker.rundir import files
 from stoker.storage import write_atomic
 
 
@@ -275,7 +276,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     """
     path = Path(path)
     if path.is_dir():
-        path = path / "config.yaml"
+        path = path / files.CONFIG
     if not path.is_file():
         raise ConfigError(f"there is no config '{path}'{_near_files(path)}")
     if path.suffix == ".py":

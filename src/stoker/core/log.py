@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.core import dist
+from stoker.rundir import files
 
 _FILE_FORMAT = logging.Formatter(
     "%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
@@ -95,8 +96,7 @@ class LogFile(logging.Handler):
     def open(self) -> None:
         """Write the records kept so far; from now on records are written at once."""
         if self._path is None:
-            rank = dist.rank()
-            self._path = self._folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}")
+            self._path = self._folder / files.log_file(dist.rank())
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write("".join(self._waiting))
             self._waiting.clear()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stoker.core import dist
+from stoker.rundir import files
 from stoker.storage import write_atomic
 
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -40,7 +41,7 @@ def log_image(folder: Path | None, name: str, pixels: Tensor | NDArray[Any], ste
     slug = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100]
     if slug != name:
         slug += f"-{xxhash.xxh32_hexdigest(name.encode())}"
-    path = folder / "media" / f"{slug}-{step:08d}.png"
+    path = folder / files.MEDIA / f"{slug}-{step:08d}.png"
     write_atomic(path, png, durable=False)  # a sync would delay the training step
     _append(folder, {"step": step, "name": name, "kind": "image", "file": path.name})
 
@@ -61,7 +62,7 @@ def log_text(folder: Path | None, name: str, text: str, step: int) -> None:
 def _append(folder: Path, row: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row | {"time": round(time.time(), 3)}) + "\n"
-    with (folder / "media.jsonl").open("ab+") as file:
+    with (folder / files.MEDIA_INDEX).open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":  # the last line was cut off by a kill

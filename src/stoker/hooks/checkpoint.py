@@ -12,6 +12,7 @@ from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
+from stoker.rundir import files
 from stoker.storage import local_path
 
 
@@ -84,7 +85,7 @@ class Checkpoint(Periodic):
                 "Checkpoint has no folder to write to: pass run_dir to the Trainer, or folder to "
                 "the hook"
             )
-        return run.dir / "checkpoints" if run.dir is not None else None
+        return run.dir / files.CHECKPOINTS if run.dir is not None else None
 
     def opened(self, checkpoints: Checkpoints) -> None:
         """Notification: a fit has opened the folder, and no other run saves there."""

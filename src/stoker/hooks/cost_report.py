@@ -23,6 +23,7 @@ from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.metrics import Metric
 from stoker.run import Run
+from stoker.rundir import files
 from stoker.storage import local_path, write_atomic
 
 _log = get_logger()
@@ -655,7 +656,7 @@ class CostReport(Observer):
         run.feeder.timed = False  # from its next pass on, unless another hook needs it
         self._uninstall()
         if dist.is_main():
-            path = self.path or (run.dir / "cost.json" if run.dir is not None else None)
+            path = self.path or (run.dir / files.COST if run.dir is not None else None)
             if path is not None:
                 write_json(path, self.costs.as_json())
             if self.trace is not None:

@@ -18,6 +18,7 @@ from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.ray_report import in_ray_worker
 from stoker.run import Run
+from stoker.rundir import files
 
 _log = get_logger()
 _fits = count()
@@ -78,7 +79,7 @@ class Ledger(Hook):
         """The first line: who begins, and where."""
         if run.dir is None or not dist.is_main():
             return
-        self._path = run.dir / "ledger.jsonl"
+        self._path = run.dir / files.LEDGER
         self._is_new = not self._path.exists()
         self._id = os.urandom(4).hex()
         about = {"pid": os.getpid(), "processes": dist.world_size()}

@@ -8,6 +8,7 @@ import torch
 from stoker.core.log import get_logger
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
+from stoker.rundir import files
 from stoker.storage import atomic_file, local_path
 
 _log = get_logger()
@@ -68,7 +69,7 @@ class Profiler(Hook):
 
     def _finish(self, run: Run) -> None:
         self._profile.stop()
-        path = self.path or (run.dir / "trace.json" if run.dir is not None else Path("trace.json"))
+        path = self.path or (run.dir / files.TRACE if run.dir is not None else Path(files.TRACE))
         with atomic_file(path) as temporary:
             self._profile.export_chrome_trace(str(temporary))
         self._profile = None

@@ -8,6 +8,7 @@ from stoker.checkpoint import Checkpoints
 from stoker.core import dist
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
+from stoker.rundir import files
 
 
 class RayReport(Hook):
@@ -34,7 +35,7 @@ class RayReport(Hook):
         if not in_ray_worker():
             return
         train = import_module("ray.train")
-        saved = run.dir / "checkpoints" if run.dir is not None and dist.is_main() else None
+        saved = run.dir / files.CHECKPOINTS if run.dir is not None and dist.is_main() else None
         newest = max(Checkpoints(saved).list(), default=None) if saved is not None else None
         checkpoint = None
         if newest is not None and newest != self._reported:

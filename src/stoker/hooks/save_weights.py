@@ -9,6 +9,7 @@ from stoker.core.every import Every
 from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
+from stoker.rundir import files
 from stoker.storage import atomic_file, local_path
 
 
@@ -60,7 +61,7 @@ class SaveWeights(Periodic):
 
     def act(self, run: Run) -> None:
         """Write the file."""
-        path = self.path or (run.dir / "model.safetensors" if run.dir is not None else None)
+        path = self.path or (run.dir / files.WEIGHTS if run.dir is not None else None)
         if path is None:
             return
         weights = run.engine.weights()

@@ -1,5 +1,5 @@
-"""What is told of runs afterwards: goodput, and a report in one file."""
+"""Reports on runs: goodput, and a document in one file."""
 
-from stoker.report.goodput import KINDS, Attempt, Entry, Goodput, Loss, goodput_of, read_ledger
+from stoker.report.goodput import Goodput, Loss, goodput_of
 
-__all__ = ["KINDS", "Attempt", "Entry", "Goodput", "Loss", "goodput_of", "read_ledger"]
+__all__ = ["Goodput", "Loss", "goodput_of"]

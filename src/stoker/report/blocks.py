@@ -1,15 +1,15 @@
-"""What a report is made of: each form of it draws the same blocks."""
+"""The blocks of a report. Every format draws the same blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stoker.report.facts import Curve
+from stoker.rundir.reader import Curve
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading; level 2 begins a section, level 3 a part of it."""
+    """A heading: level 2 for a section, level 3 for a part of it."""
 
     text: str
     level: int = 2
@@ -17,7 +17,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; ``warns`` for what a reader must not miss."""
+    """A paragraph; ``warns`` highlights it."""
 
     text: str
     warns: bool = False
@@ -25,7 +25,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells below names; without names, the first cell of a row is its name."""
+    """Rows of cells below column names; without names, the first cell of a row is its name."""
 
     rows: Sequence[Sequence[str]]
     names: Sequence[str] = ()
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it is, that a reader may unfold."""
+    """Preformatted text that a reader can unfold."""
 
     title: str
     text: str
@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves of one name, over each other."""
+    """Curves of one name in one diagram."""
 
     name: str
     lines: Sequence[Line]
@@ -58,14 +58,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts beside each other."""
+    """Charts next to each other."""
 
     charts: Sequence[Chart]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Parts of a whole, by name."""
+    """Parts of a total, by name."""
 
     parts: Sequence[tuple[str, float]]
 

@@ -1,9 +1,10 @@
-"""The model card: what the model is, how it was made, and how to use it."""
+"""The model card: the model, how it was trained, and how to load it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from stoker.report.facts import Facts
+from stoker.rundir import files
 from stoker.storage import format_size
 
 _PARTS = {
@@ -17,15 +18,15 @@ _PARTS = {
 _HOW = ("seed", "precision", "micro_batch", "accumulate", "global_batch", "clip_norm")
 
 
-def card_of(facts: Facts) -> list[list[str]]:
-    """The rows of the card; what nobody has written down is left out."""
+def model_card(facts: Facts) -> list[list[str]]:
+    """Return the rows of the card, without those that nothing is known of."""
     rows = []
     for key, title in _PARTS.items():
-        if said := _part(facts.settings, key):
-            rows.append([title, said])
+        if call := _call(facts.settings, key):
+            rows.append([title, call])
     how = [(name, facts.settings.get(f"run.{name}")) for name in _HOW]
-    if said := ", ".join(f"{name} {value}" for name, value in how if value is not None):
-        rows.append(["training", said])
+    if settings := ", ".join(f"{name} {value}" for name, value in how if value is not None):
+        rows.append(["training", settings])
     last = facts.last
     if "step" in last:
         counted = {"steps": "step", "epochs": "epoch", "samples": "samples"}
@@ -35,13 +36,13 @@ def card_of(facts: Facts) -> list[list[str]]:
         w = facts.weights
         numbers = f"{w.count:,} in {w.tensors} tensors of {', '.join(w.dtypes) or 'nothing'}"
         rows.append(["weights", f"{numbers} ({format_size(w.size)})"])
-        path = str(facts.path / "model.safetensors")
-        rows.append(["to load them", f"stoker.load_weights(model, {path!r})"])
-    return rows + _made_with(facts)
+        path = str(facts.path / files.WEIGHTS)
+        rows.append(["load them with", f"stoker.load_weights(model, {path!r})"])
+    return rows + _environment(facts)
 
 
-def _part(settings: Mapping[str, Any], key: str) -> str:
-    """A part of the config in a line: what is called, and the plain arguments of the call."""
+def _call(settings: Mapping[str, Any], key: str) -> str:
+    """Return a node of the config as a call: the target and its plain arguments."""
     target = settings.get(f"{key}._target_", settings.get(f"{key}.type", settings.get(key)))
     if not isinstance(target, str):
         return ""
@@ -52,12 +53,12 @@ def _part(settings: Mapping[str, Any], key: str) -> str:
         for name, value in own.items()
         if not name.endswith(("_target_", "type")) and isinstance(value, str | int | float)
     ]
-    within = own.get("dataset._target_")
-    data = f" of {within}" if isinstance(within, str) else ""
+    dataset = own.get("dataset._target_")
+    data = f" of {dataset}" if isinstance(dataset, str) else ""
     return f"{target}({', '.join(plain)}){data}"
 
 
-def _made_with(facts: Facts) -> list[list[str]]:
+def _environment(facts: Facts) -> list[list[str]]:
     if not facts.environments:
         return []
     env = facts.environments[-1]
@@ -72,6 +73,6 @@ def _made_with(facts: Facts) -> list[list[str]]:
         rows.append(["on", where])
     git = env.get("git")
     if isinstance(git, dict):
-        changed = ", with changes that are not committed" if git.get("dirty") else ""
+        changed = ", with uncommitted changes" if git.get("dirty") else ""
         rows.append(["code", f"commit {git.get('commit')}{changed}"])
     return rows

@@ -1,12 +1,11 @@
-"""A report as one web page that asks for nothing from anywhere."""
+"""A report as one web page that loads nothing else."""
 
 from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
 
 from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
-from stoker.report.plot_points import COLORS
-from stoker.report.svg import chart_svg, shares_svg
+from stoker.report.charts import COLORS, chart_svg, shares_svg
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -50,35 +49,35 @@ _PAGE = """<!doctype html>
 """
 
 
-def page(title: str, blocks: Sequence[Block]) -> str:
-    """The page; whatever blocks say is text in it, never markup."""
-    body = "\n".join(_drawn(block) for block in blocks)
+def html_page(title: str, blocks: Sequence[Block]) -> str:
+    """Return the page; the contents of blocks are text in it, never markup."""
+    body = "\n".join(_draw(block) for block in blocks)
     return _PAGE.format(title=_text(title), style=_STYLE, body=body)
 
 
 def _text(text: str) -> str:
-    """Text that a page may hold: nothing in it is markup, and no sign breaks the file."""
-    clean = "".join(sign if sign >= " " or sign in "\n\t" else "\ufffd" for sign in text)
+    """Return text without markup and control characters."""
+    clean = "".join(char if char >= " " or char in "\n\t" else "\ufffd" for char in text)
     return escape(clean)
 
 
 @singledispatch
-def _drawn(block: Block) -> str:
+def _draw(block: Block) -> str:
     raise TypeError(type(block).__name__)
 
 
-@_drawn.register
+@_draw.register
 def _(block: Heading) -> str:
     return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
 
 
-@_drawn.register
+@_draw.register
 def _(block: Text) -> str:
     kind = ' class="warns"' if block.warns else ""
     return f"<p{kind}>{_text(block.text)}</p>"
 
 
-@_drawn.register
+@_draw.register
 def _(block: Table) -> str:
     lines = []
     if block.names:
@@ -91,17 +90,17 @@ def _(block: Table) -> str:
     return f'<div class="scroll"><table>\n{rows}</table></div>'
 
 
-@_drawn.register
+@_draw.register
 def _(block: Code) -> str:
     title, text = _text(block.title), _text(block.text)
     return f"<details><summary>{title}</summary><pre>{text}</pre></details>"
 
 
-@_drawn.register
+@_draw.register
 def _(block: Charts) -> str:
     figures = []
     for chart in block.charts:
-        picture = chart_svg(chart) or "<p>no finite number</p>"
+        picture = chart_svg(chart) or "<p>no finite values</p>"
         figures.append(f"<figure><figcaption>{_text(chart.name)}</figcaption>{picture}</figure>")
     colors = {line.run: line.color for chart in block.charts for line in chart.lines}
     legend = "".join(
@@ -111,6 +110,6 @@ def _(block: Charts) -> str:
     return f'<p class="legend">{legend}</p><div class="charts">{"".join(figures)}</div>'
 
 
-@_drawn.register
+@_draw.register
 def _(block: Shares) -> str:
     return shares_svg(block)

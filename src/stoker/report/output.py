@@ -1,14 +1,14 @@
-"""Writing a report to a file."""
+"""Write a report to a file."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.report.blocks import Block, Charts
+from stoker.report.charts import save_png
 from stoker.report.document import document
-from stoker.report.facts import Facts, facts_of
-from stoker.report.html import page
-from stoker.report.markdown import text_of
-from stoker.report.png import save_picture
+from stoker.report.facts import Facts, read_facts
+from stoker.report.html import html_page
+from stoker.report.markdown import markdown_text
 from stoker.storage import atomic_file, local_path, write_atomic
 
 FORMATS = ("html", "md", "png")
@@ -17,58 +17,57 @@ FORMATS = ("html", "md", "png")
 def write_report(
     runs: Sequence[str | Path], output: str | Path, kind: str = "html", *, quick: bool = False
 ) -> list[Path]:
-    """Write a report about runs, and return the files that were written.
+    """Write a report on runs, and return the files that were written.
 
     Args:
         runs: run folders; several are compared.
-        output: the file.
-        kind: "html" is one page that needs nothing else; "md" is Markdown, with a picture of the
-            curves beside it where matplotlib is installed; "png" is that picture.
-        quick: look at the sizes of checkpoint files, and not at every byte.
+        output: the file to write.
+        kind: "html" is a self-contained page; "md" is Markdown, and a PNG of the curves next to it
+            if matplotlib is installed; "png" is only that picture.
+        quick: check only the sizes of checkpoint files, not every byte.
 
     Raises:
         ImportError: "png" needs matplotlib.
     """
     if kind not in FORMATS:
-        raise ValueError(f"a report is one of {FORMATS}, got {kind!r}")
+        raise ValueError(f"the format of a report must be one of {FORMATS}, got {kind!r}")
     output = local_path(output, "output")
-    found = [facts_of(local_path(run, "the run"), quick=quick) for run in runs]
-    _tell_apart(found)
+    found = [read_facts(local_path(run, "the run"), quick=quick) for run in runs]
+    _make_names_unique(found)
     blocks = document(found)
     title = "Report: " + ", ".join(facts.name for facts in found)
     if kind == "html":
-        return [_put(output, page(title, blocks))]
+        return [_write(output, html_page(title, blocks))]
     charts = next((block for block in blocks if isinstance(block, Charts)), Charts([]))
     if kind == "png":
-        return [_drawn(charts, output)]
+        return [_draw(charts, output)]
     return _markdown(title, blocks, charts, output)
 
 
 def _markdown(title: str, blocks: Sequence[Block], charts: Charts, output: Path) -> list[Path]:
-    picture = output.with_suffix(".png")
-    try:
-        written = [_drawn(charts, picture)] if charts.charts else []
-    except ImportError:
-        written = []
-    return [_put(output, text_of(title, blocks, picture.name if written else None)), *written]
+    picture: Path | None = output.with_suffix(".png") if charts.charts else None
+    if picture is not None:
+        try:
+            _draw(charts, picture)
+        except ImportError:
+            picture = None
+    text = markdown_text(title, blocks, picture.name if picture is not None else None)
+    return [_write(output, text), *([picture] if picture is not None else [])]
 
 
-def _drawn(charts: Charts, path: Path) -> Path:
-    try:
-        with atomic_file(path) as temporary:
-            save_picture(charts, temporary)
-    except ImportError as error:
-        raise ImportError("a picture needs matplotlib: pip install 'stoker[plot]'") from error
+def _draw(charts: Charts, path: Path) -> Path:
+    with atomic_file(path) as temporary:
+        save_png(charts, temporary)
     return path
 
 
-def _put(path: Path, text: str) -> Path:
+def _write(path: Path, text: str) -> Path:
     write_atomic(path, text.encode("utf-8", errors="replace"))
     return path
 
 
-def _tell_apart(found: Sequence[Facts]) -> None:
-    """Runs of one name are called by their whole paths."""
+def _make_names_unique(found: Sequence[Facts]) -> None:
+    """Name runs that share a name by their paths."""
     names = [facts.name for facts in found]
     for facts in found:
         if names.count(facts.name) > 1:

@@ -12,7 +12,8 @@ from stoker.core.errors import did_you_mean
 from stoker.engine import Engine
 from stoker.engine.sharding_template import pattern_of
 from stoker.parallel import Layout
-from stoker.rundir.folder import RESUME_WORDS, came_from, origin_of
+from stoker.rundir import files
+from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import local_path
 
 
@@ -27,21 +28,21 @@ def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path
     Raises:
         CheckpointError: no valid checkpoint was found where one is required.
     """
-    if resume in RESUME_WORDS:
+    if resume in RESUME_MODES:
         path = checkpoints.newest() if checkpoints is not None and resume != "never" else None
         if path is None and resume == "must":
             where = f"'{checkpoints.folder}'" if checkpoints is not None else "a run without one"
             raise CheckpointError(f"resume='must', but there is no complete checkpoint in {where}")
         return path
-    if checkpoints is not None and came_from(checkpoints) == origin_of(resume):
+    if checkpoints is not None and recorded_origin(checkpoints) == resume_path(resume):
         return checkpoints.newest()  # an earlier attempt of this command got this far
     path = local_path(resume, "resume")
     if (path / "MANIFEST.json").is_file():
         return path
-    for folder in (path, path / "checkpoints"):
+    for folder in (path, path / files.CHECKPOINTS):
         if (newest := Checkpoints(folder).newest()) is not None:
             return newest
-    near = did_you_mean(str(resume), RESUME_WORDS)
+    near = did_you_mean(str(resume), RESUME_MODES)
     raise CheckpointError(
         f"there is no complete checkpoint '{resume}'{near} (resume takes auto, must, never or a "
         "path)"

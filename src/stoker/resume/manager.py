@@ -18,7 +18,7 @@ from stoker.hooks.checkpoint import Checkpoint
 from stoker.resume.lookup import find_checkpoint, load_checkpoint
 from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
 from stoker.resume.signals import SignalHandler, StopWaiting
-from stoker.rundir.folder import origin_of
+from stoker.rundir.folder import ORIGIN, resume_path
 
 _log = get_logger()
 
@@ -122,7 +122,7 @@ class CheckpointManager:
     def restore(self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None) -> None:
         """Restore the newest checkpoint, or the one named or loaded, if there is one."""
         run = self._run
-        if run.step and loaded is None and origin_of(resume) is None:
+        if run.step and loaded is None and resume_path(resume) is None:
             self._continue_here(feeder, resume)
             return
         if resume == "never" and self.checkpoints is not None and self.checkpoints.list():
@@ -130,13 +130,13 @@ class CheckpointManager:
                 f"resume='never', but '{self.checkpoints.folder}' holds the checkpoints of another "
                 "run: choose another folder"
             )
-        self._origin = origin_of(resume)
+        self._origin = resume_path(resume)
         path = loaded or find_checkpoint(resume, self.checkpoints)
         if path is None:
             return
         saved = load_checkpoint(path, run.engine)
         if self._origin is None:
-            self._origin = saved.info.get("origin")
+            self._origin = saved.info.get(ORIGIN)
         if is_beyond(saved, run.max_epochs, run.max_steps):
             self.later = path  # it belongs to a later fit of the script
             run.requests.confirm_stop("a later fit of this run has been reached already")
@@ -243,7 +243,7 @@ class CheckpointManager:
             return
         validated_at = self._last_validation().step
         ended = None if run.requests.signal else run.stop_reason
-        origin = {"origin": self._origin} if self._origin is not None else {}
+        origin = {ORIGIN: self._origin} if self._origin is not None else {}
         hook.save(
             lambda: checkpoints.save(
                 run.step,

@@ -1,4 +1,4 @@
-"""The folder of a run: its name. Whoever writes into it first makes it."""
+"""`RunFolder`: choose the folder of a run. The first writer creates it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,72 +11,63 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
+from stoker.rundir import files
 from stoker.storage import local_path
 
-MayContinue: TypeAlias = Callable[[Path], bool]
-"""Tells whether the run in a folder is to go on."""
+ResumeFilter: TypeAlias = Callable[[Path], bool]
+"""Returns whether to resume the run in a folder."""
 
-RESUME_WORDS = ("auto", "must", "never")
+RESUME_MODES = ("auto", "must", "never")
 
-_TRACES = (
-    "config.yaml",
-    "env.json",
-    "metrics.jsonl",
-    "metrics.csv",
-    "log.txt",
-    "ledger.jsonl",
-    "model.safetensors",
-    "tb",
-    "wandb",
-    "mlflow.json",
-    "trace.json",
-    "checkpoints",
-)
+ORIGIN = "origin"
+"""The key of a checkpoint's info that holds the path given as ``resume=``."""
 
 
 class RunFolder:
     """A folder to write a run into.
 
-    A folder that holds a run already is left alone: the new run goes beside it, into ``name-2``,
-    ``name-3`` and so on, unless the run in it has checkpoints and is to go on.
+    A folder that already holds a run is left alone: a new run goes to ``name-2``, ``name-3`` and so
+    on, unless it resumes the run in the folder.
 
     Args:
-        wanted: its name.
-        settled: whether it is this folder and no other of its name.
+        path: the folder.
+        exact: use this folder even if it holds a run.
     """
 
-    def __init__(self, wanted: str | Path, *, settled: bool = False) -> None:
-        self._wanted = local_path(wanted, "run_dir")
-        self._settled = settled
+    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
+        self._base = local_path(path, "run_dir")
+        self._exact = exact
         self._chosen: Path | None = None
-        if self._wanted.is_file():
-            raise ValueError(f"run_dir '{self._wanted}' is a file, expected a folder or a new name")
+        if self._base.is_file():
+            raise ValueError(f"run_dir '{self._base}' is a file, expected a folder or a new name")
 
     @classmethod
     def of(cls, run_dir: "str | Path | RunFolder | None") -> "RunFolder | None":
-        """What a trainer was given, as a folder; None for none."""
+        """Return the folder for the ``run_dir`` of a trainer, None for None."""
         return cls(run_dir) if isinstance(run_dir, str | Path) else run_dir
 
-    def choose(self, goes_on: MayContinue = lambda _: False) -> None:
-        """Settle on a name, the same on all processes, without making anything.
+    def choose(self, resumes: ResumeFilter = lambda _: False) -> None:
+        """Choose the folder, the same on all processes, without creating it.
 
-        The newest folder whose run ``goes_on`` is taken; a new one where there is none.
+        This is the newest folder that ``resumes`` accepts, or a new one.
         """
         if self._chosen is None:
             self._check_writable()
-            old = [folder for folder in self.runs() if goes_on(folder)]
-            path = self._wanted if self._settled else old[-1] if old else self.first_free()
+            path = self._base if self._exact else self._newest(resumes) or self.first_free()
             self._chosen = Path(dist.broadcast_from_rank0(str(path)))
+
+    def _newest(self, resumes: ResumeFilter) -> Path | None:
+        return next((folder for folder in reversed(self.runs()) if resumes(folder)), None)
 
     @property
     def path(self) -> Path:
-        """The folder, which need not exist yet."""
+        """The folder, which may not exist yet."""
         self.choose()
         assert self._chosen is not None
         return self._chosen
 
     def runs(self) -> list[Path]:
-        """The folders of this name that hold a run, oldest first."""
+        """Return the folders of this name that hold a run, oldest first."""
         found, free = [], self.first_free()
         for path in self._names():
             if path == free:
@@ -85,52 +76,54 @@ class RunFolder:
         return found
 
     def _check_writable(self) -> None:
-        there = self._wanted.absolute()
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            what = "no folder that can be written to"
-            raise ValueError(f"run_dir '{self._wanted}' cannot be made: '{there}' is {what}")
+        parent = self._base.absolute()
+        while not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise ValueError(
+                f"run_dir '{self._base}' cannot be created: '{parent}' is not a writable folder"
+            )
 
     def first_free(self) -> Path:
-        """The first folder of this name that holds no run."""
+        """Return the first folder of this name that holds no run."""
         return next(path for path in self._names() if not holds_run(path))
 
     def _names(self) -> Iterator[Path]:
-        yield self._wanted
-        whole = self._wanted if self._wanted.name else self._wanted.absolute()
+        yield self._base
+        base = self._base if self._base.name else self._base.absolute()
         for number in count(2):
-            yield whole.with_name(f"{whole.name}-{number}")
+            yield base.with_name(f"{base.name}-{number}")
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a run has left anything there."""
-    return any((folder / trace).exists() for trace in _TRACES)
+    """Return whether a folder holds any file of a run."""
+    return any((folder / name).exists() for name in files.TRACES_OF_A_RUN)
 
 
 def has_checkpoints(run_dir: Path) -> bool:
-    """Whether a run saves itself there, and so may go on."""
-    return (run_dir / "checkpoints").is_dir()
+    """Return whether the run in a folder saves checkpoints, so that it can be resumed."""
+    return (run_dir / files.CHECKPOINTS).is_dir()
 
 
-def origin_of(resume: str | Path) -> str | None:
-    """The path that a run is told to go on from, None if it is told no path."""
-    return None if resume in RESUME_WORDS else str(local_path(resume, "resume").absolute())
+def resume_path(resume: str | Path) -> str | None:
+    """Return the absolute path to resume from, None if ``resume`` is a mode."""
+    return None if resume in RESUME_MODES else str(local_path(resume, "resume").absolute())
 
 
-def came_from(checkpoints: Checkpoints) -> str | None:
-    """The path that the newest of these checkpoints says its run was told to go on from."""
+def recorded_origin(checkpoints: Checkpoints) -> str | None:
+    """Return the path that the run of these checkpoints was resumed from, None for no path."""
     for path in reversed(checkpoints.list()):
         with suppress(CheckpointError):
-            found = Manifest.read(path).info.get("origin")
-            return str(found) if found is not None else None
+            origin = Manifest.read(path).info.get(ORIGIN)
+            return str(origin) if origin is not None else None
     return None
 
 
-def may_continue_with(resume: str | Path) -> MayContinue:
-    """Tells whether a fit goes on in the folder of an earlier run, or needs one of its own."""
+def resume_filter(resume: str | Path) -> ResumeFilter:
+    """Return the filter that accepts the folders in which ``fit(resume=...)`` continues a run."""
     if resume == "never":
         return lambda run_dir: False
-    if resume in RESUME_WORDS:
+    if resume in RESUME_MODES:
         return has_checkpoints
-    return lambda run_dir: came_from(Checkpoints(run_dir / "checkpoints")) == origin_of(resume)
+    origin = resume_path(resume)
+    return lambda run_dir: recorded_origin(Checkpoints(run_dir / files.CHECKPOINTS)) == origin

@@ -1,6 +1,5 @@
-"""What a run was made from: ``config.yaml`` and ``env.json`` in its folder."""
+"""Provenance of a run: its configuration and its environment."""
 
-import json
 import os
 import platform
 import shutil
@@ -17,10 +16,12 @@ import xxhash
 
 from stoker.checkpoint import Checkpoints
 from stoker.config import Config, RunConfig, load
-from stoker.config.yaml_text import plain, write
+from stoker.config.yaml_text import write
 from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.rundir.folder import RunFolder, may_continue_with
+from stoker.rundir import files
+from stoker.rundir.config_tree import ABSENT, differences, flatten, format_value
+from stoker.rundir.folder import RunFolder, resume_filter
 from stoker.storage import local_path
 
 _log = get_logger()
@@ -30,81 +31,75 @@ _VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONHASHSEED", "SLUR
 _LONGEST_DIFF = 1_000_000
 
 
-def folder_for(config: Config, tree: Mapping[str, Any], run: RunConfig) -> RunFolder | None:
-    """Where a config's run goes: ``runs/<name>``, or the newest folder of that name to go on in.
+def folder_for_config(config: Config, tree: Mapping[str, Any], run: RunConfig) -> RunFolder | None:
+    """Return the folder for a config's run: ``runs/<name>``, or the newest one to resume in.
 
-    A run goes on only if its config is the same but for how long it is and what is said of it;
-    with another config it is another run and goes beside it.
+    A run is resumed only with the same config, apart from the keys in `MAY_CHANGE`. A run with
+    another config gets a new folder.
     """
     if run.dir is None:
         return None
+    base = local_path(run.dir, "run.dir") / (run.name or config.name)
     if run.resume in ("must", "never"):
-        return RunFolder(_wanted(config, run))
-    path = dist.broadcast_from_rank0(str(_folder(config, tree, run)) if dist.is_main() else "")
-    return RunFolder(path, settled=True)
+        return RunFolder(base)
+    path = dist.broadcast_from_rank0(str(_choose(base, tree, run)) if dist.is_main() else "")
+    return RunFolder(path, exact=True)
 
 
-def _wanted(config: Config, run: RunConfig) -> Path:
-    assert run.dir is not None
-    return local_path(run.dir, "run.dir") / (run.name or config.name)
-
-
-def _folder(config: Config, tree: Mapping[str, Any], run: RunConfig) -> Path:
-    wanted = _wanted(config, run)
-    old = [*filter(may_continue_with(run.resume), RunFolder(wanted).runs())]
-    for folder in reversed(old):
-        changed = changes(folder / "config.yaml", tree)
+def _choose(base: Path, tree: Mapping[str, Any], run: RunConfig) -> Path:
+    resumable = [*filter(resume_filter(run.resume), RunFolder(base).runs())]
+    for folder in reversed(resumable):
+        changed = config_changes(folder, tree)
         if not changed:
             return folder
-    free = RunFolder(wanted).first_free()
-    if old:
+    free = RunFolder(base).first_free()
+    if resumable:
         _log.info(
-            f"{old[-1]} was made with another config ({'; '.join(changed[:3])}), so this run goes "
-            f"to {free}; run.resume=must would go on with {wanted}"
+            f"{resumable[-1]} was made with another config ({'; '.join(changed[:3])}), so this run "
+            f"goes to {free}; set run.resume=must to resume {base} anyway"
         )
     return free
 
 
-_MAY_CHANGE = {
+MAY_CHANGE = {
     *("run.epochs", "run.max_steps", "run.progress", "run.resume", "run.grace", "run.name"),
     *("run.dir", "run.checkpoint", "run.threads", "run.log_every", "run.parallel"),
     *("run.dead_after", "run.hung_after"),
 }
+"""The parts of a config that may change when a run is resumed."""
 
 
-def changes(saved: Path, tree: Mapping[str, Any]) -> list[str]:
-    """What of a saved config is different now, but for what may change within a run."""
-    if not saved.is_file():  # killed before it began, or made by a script
-        begun = Checkpoints(saved.parent / "checkpoints").newest() is not None
-        return ["it has no config.yaml"] if begun else []
-    then = load(saved).resolved()
-
-    def differing(one: Any, other: Any, path: str) -> list[str]:
-        if path in _MAY_CHANGE or one == other:
-            return []
-        same_target = getattr(one, "target", None) == getattr(other, "target", None)
-        if isinstance(one, dict) and isinstance(other, dict) and same_target:
-            keys = dict.fromkeys([*one, *other])
-            below = [(key, f"{path}.{key}" if path else str(key)) for key in keys]
-            found = [d for k, at in below for d in differing(one.get(k), other.get(k), at)]
-            args = getattr(one, "args", None), getattr(other, "args", None)
-            return found if args[0] == args[1] else [*found, f"{path} was {one!r} and is {other!r}"]
-        return [f"{path} was {one!r} and is {other!r}"]
-
-    return differing(then, tree, "")
+def config_changes(run_dir: Path, tree: Mapping[str, Any]) -> list[str]:
+    """Return how the config saved in a run folder differs from a resolved one."""
+    saved = run_dir / files.CONFIG
+    if not saved.is_file():  # killed before the first step, or started by a script
+        started = Checkpoints(run_dir / files.CHECKPOINTS).newest() is not None
+        return [f"it has no {files.CONFIG}"] if started else []
+    then, now = flatten(load(saved).resolved()), flatten(tree)
+    return [
+        f"{key} was {format_value(old) or 'absent'} and is {format_value(new) or 'absent'}"
+        for key, (old, new) in differences([then, now])
+        if not _may_change(key) and not (old in _NOTHING and new in _NOTHING)
+    ]
 
 
-def digest_of(config: Config) -> str:
-    """16 digits that stand for a config, but for what may change within a run."""
+_NOTHING = (None, ABSENT)
+
+
+def _may_change(key: str) -> bool:
+    return ".".join(key.split(".")[:2]) in MAY_CHANGE
+
+
+def config_digest(config: Config) -> str:
+    """Return 16 digits that identify a config, apart from the keys in `MAY_CHANGE`."""
     tree = config.resolved()
-    for path in _MAY_CHANGE:
+    for path in MAY_CHANGE:
         tree["run"].pop(path.removeprefix("run."), None)
-    text = json.dumps(plain(write(tree)), sort_keys=True, default=str)
-    return str(xxhash.xxh3_64_hexdigest(text.encode()))
+    return str(xxhash.xxh3_64_hexdigest(write(tree).encode()))
 
 
 def environment() -> dict[str, Any]:
-    """Versions, hardware, the state of the code, and the command."""
+    """Return versions, hardware, git state and the command line."""
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -125,7 +120,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """The commit one stands on, and what differs from it; None outside a repository."""
+    """Return the current commit and the diff against it, None outside a repository."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None

@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 
 from stoker.core.errors import CheckpointError
+from stoker.rundir import files
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 
@@ -21,7 +22,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / ".lock"
+        self._path = folder / files.LOCK
         self._file: int | None = None
 
     def acquire(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.events.writers.jsonl import read_json_lines
+from stoker.rundir import files
 from stoker.testing.record import (
     HOOK_TENSORS,
     Position,
@@ -163,8 +164,8 @@ def _in_files(reference: Records, other: Records) -> Difference | None:
     for fit, folder in reference.folders.items():
         if fit not in other.folders:
             continue
-        files = [one / "metrics.jsonl" for one in (folder, other.folders[fit])]
-        rows = [_lines(path) if path.exists() else [] for path in files]
+        paths = [one / files.METRICS for one in (folder, other.folders[fit])]
+        rows = [_lines(path) if path.exists() else [] for path in paths]
         for number in range(max(map(len, rows))):
             one, two = (r[number] if number < len(r) else {} for r in rows)
             for name in dict.fromkeys((*one, *two)):
@@ -205,9 +206,9 @@ def compared(references: Sequence[Records]) -> dict[str, int]:
             name = "hook states" if part.startswith(("hook ", HOOK_TENSORS)) else part
             counts[name] = counts.get(name, 0) + len(values)
     lines = [
-        _lines(f / "metrics.jsonl")
+        _lines(f / files.METRICS)
         for f in references[0].folders.values()
-        if (f / "metrics.jsonl").exists()
+        if (f / files.METRICS).exists()
     ]
     return {name: count for name, count in counts.items() if count} | {
         "lines of metrics.jsonl": sum(map(len, lines))

@@ -7,6 +7,7 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
+from stoker.rundir import files
 
 _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
 
@@ -24,7 +25,7 @@ def folder_of(path: Path) -> Path:
         raise ConfigError(f"there is no '{path}'{near}")
     if not path.is_dir():
         raise ConfigError(f"'{path}' is a file, {_EXPECTED}")
-    inside = path / "checkpoints"
+    inside = path / files.CHECKPOINTS
     return inside if inside.is_dir() else path
 
 

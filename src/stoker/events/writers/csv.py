@@ -5,6 +5,7 @@ from pathlib import Path
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
+from stoker.rundir import files
 from stoker.storage import atomic_file
 
 
@@ -14,7 +15,7 @@ class Csv(Writer):
     A new name adds a column at the end; the file is then rewritten and replaced atomically.
     """
 
-    file = "metrics.csv"
+    file = files.METRICS_CSV
 
     def open(self, path: Path) -> None:
         """Read the columns of an existing file."""

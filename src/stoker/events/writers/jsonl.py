@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
+from stoker.rundir import files
 
 
 class JsonLines(Writer):
@@ -19,7 +20,7 @@ class JsonLines(Writer):
     ``"-Infinity"``. A kill can only damage the last line, which is dropped on resume.
     """
 
-    file = "metrics.jsonl"
+    file = files.METRICS
 
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)

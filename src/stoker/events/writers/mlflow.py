@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
+from stoker.rundir import files
 from stoker.storage import write_atomic
 
 _INVALID = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -31,7 +32,7 @@ class MLflow(Writer):
             is ``MLFLOW_TRACKING_URI`` if set.
     """
 
-    file = "mlflow.json"
+    file = files.MLFLOW
 
     def __init__(
         self,

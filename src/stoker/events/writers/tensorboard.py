@@ -5,12 +5,13 @@ from typing import Any
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
+from stoker.rundir import files
 
 
 class TensorBoard(Writer):
     """Write TensorBoard event files to ``tb/``, with the step as the x axis."""
 
-    file = "tb"
+    file = files.TENSORBOARD
 
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
 from stoker.events.writers.jsonl import JsonLines, read_json_lines
+from stoker.rundir import files
 from stoker.storage import write_atomic
 
 _HEAD = ("step", "epoch", "samples", "time")
@@ -30,7 +31,7 @@ class WandB(Writer):
             ``WANDB_MODE``.
     """
 
-    file = "wandb"
+    file = files.WANDB
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.events import EventWriter, Foreign
 from stoker.events import Writer
+from stoker.rundir import files
 from stoker.storage import LocalStorage
 from stoker.storage.local import replace_link
 
@@ -133,7 +134,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
             raise ValueError(f"max_to_keep is a number from 1, or None for all, got {max_to_keep}")
-        super().__init__(period, keep=None, folder=checkpointer.save_dir / "checkpoints")
+        super().__init__(period, keep=None, folder=checkpointer.save_dir / files.CHECKPOINTS)
         self._checkpointer, self._period, self._max_iter = checkpointer, int(period), max_iter
         self._to_keep, self._prefix = max_to_keep, file_prefix
 

@@ -23,6 +23,7 @@ from stoker.checkpoint.format.names import MANIFEST, checkpoint_name
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.resume.lookup import find_checkpoint
+from stoker.rundir import files
 from stoker.storage import LocalStorage
 
 _log = get_logger()
@@ -45,7 +46,7 @@ class Folders(hooks.Checkpoint):
         *,
         anew: bool,
     ) -> None:
-        super().__init__(None, keep=2, folder=output_dir / "checkpoints")
+        super().__init__(None, keep=2, folder=output_dir / files.CHECKPOINTS)
         self._named, self._settings, self._put = named or output_dir, settings, put
         self._names_last, self._anew = named is not None, anew
         self._run: Run | None = None
@@ -129,7 +130,7 @@ def was_cut_short(output_dir: Path, settings: dict[str, Any], overwrite: bool) -
 
     Another run is refused where it may not be replaced.
     """
-    checkpoints = Checkpoints(output_dir / "checkpoints")
+    checkpoints = Checkpoints(output_dir / files.CHECKPOINTS)
     newest = checkpoints.newest()
     then = Manifest.read(newest).info.get("training_config") if newest is not None else None
     if then == settings:
@@ -147,10 +148,10 @@ def was_cut_short(output_dir: Path, settings: dict[str, Any], overwrite: bool) -
 
 def forget(output_dir: Path) -> None:
     """Remove what a run needed to go on, now that it has ended."""
-    folder = output_dir / "checkpoints"
+    folder = output_dir / files.CHECKPOINTS
     _remove(Checkpoints(folder))
     if dist.is_main():
-        (folder / ".lock").unlink(missing_ok=True)
+        (folder / files.LOCK).unlink(missing_ok=True)
         with suppress(OSError):  # others may have put something there
             folder.rmdir()
 

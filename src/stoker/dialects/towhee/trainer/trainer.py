@@ -26,6 +26,7 @@ from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay,
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
 from stoker.engine import bare
 from stoker.nn import LayerFreezer
+from stoker.rundir import files
 from stoker.storage import local_path
 
 _log = get_logger()
@@ -94,7 +95,7 @@ class Trainer:
             may = configs.overwrite_output_dir or self._native is not None
             anew = not folders.was_cut_short(output_dir, configs.to_dict(), may)
         else:
-            anew = output_dir / "checkpoints" not in resume.parents
+            anew = output_dir / files.CHECKPOINTS not in resume.parents
         native = self._build(go_on=resume is None and anew, anew=anew)
         tell(configs)
         before = native.run.step
@@ -383,4 +384,4 @@ class Trainer:
 def _saved(native: stoker.Trainer, folder: Path) -> None:
     native.save(folder)
     if dist.is_main():
-        (folder / ".lock").unlink(missing_ok=True)
+        (folder / files.LOCK).unlink(missing_ok=True)

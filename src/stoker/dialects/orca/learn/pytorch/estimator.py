@@ -26,6 +26,7 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import STOPPED
 from stoker.dialects.orca.learn.pytorch.worker import Done, Job, Parts, work
 from stoker.hooks import SaveWeights
 from stoker.resume.lookup import find_checkpoint
+from stoker.rundir import files
 from stoker.storage import local_path
 
 _BACKENDS = ("local", "ray", "spark")
@@ -147,7 +148,7 @@ class PyTorchEstimator:
         ended = limit is not None or done.stop_reason == STOPPED
         self._epochs = done.epoch if ended else goal
         if done.step:  # else an earlier attempt is further than this fit
-            saved = Checkpoints(Path(job.folder) / "checkpoints").list()
+            saved = Checkpoints(Path(job.folder) / files.CHECKPOINTS).list()
             self._at = next(p for p in saved if step_in_name(p.name) == done.step)
         return [row for row in done.rows if row["epoch"] > before]
 

@@ -19,6 +19,7 @@ from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import make_only_
 from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from stoker.dialects.orca.learn.pytorch.loaders import loader_of
 from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner, renamed
+from stoker.rundir import files
 
 
 @dataclass
@@ -131,7 +132,7 @@ def _hooks(
 
 def _saving(job: Job, callbacks: Sequence[Callback]) -> list[Hook]:
     """One hook that saves the run, as often as a `ModelCheckpoint` says, and one for its names."""
-    folder = Path(job.folder) / "checkpoints"
+    folder = Path(job.folder) / files.CHECKPOINTS
     asked = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
     if len(asked) > 1:
         raise ValueError(f"{len(asked)} ModelCheckpoints were given, expected at most one")

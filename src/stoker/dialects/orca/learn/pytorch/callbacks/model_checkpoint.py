@@ -11,6 +11,7 @@ from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.hooks import Priority
+from stoker.rundir import files
 from stoker.storage import local_path
 from stoker.storage.local import replace_link
 
@@ -108,5 +109,5 @@ class Names(Hook):
             self._point("last.ckpt", saved[-1])
 
     def _point(self, name: str, path: Path) -> None:
-        target = path / "model.safetensors" if self._callback.weights_only else path
+        target = path / files.WEIGHTS if self._callback.weights_only else path
         replace_link(self._callback.folder / name, target)

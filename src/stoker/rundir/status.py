@@ -1,4 +1,4 @@
-"""How a run is doing: whether it lives, how far it is, when it will end."""
+"""`Status`: whether a run is alive, how far it got, and when it will end."""
 
 import re
 import socket
@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from stoker.board.metrics_index import Columns
-from stoker.board.safe_files import Folder
+from stoker.rundir import files
+from stoker.rundir.metrics_index import Columns
+from stoker.rundir.safe_folder import SafeFolder
 from stoker.storage.lock import is_running, parse_owner
 
 State: TypeAlias = Literal["running", "finished", "preempted", "stopped", "failed", "dead"]
@@ -18,22 +19,22 @@ _RECORD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DEBUG|INFO|WARNING|ERR
 _END = re.compile(r"(.{1,300}) \(step (\d{1,15})\)")
 _EPOCH = re.compile(r"epoch (\d{1,9})(?:/(\d{1,9}))?  step (\d{1,15})(?:  |$)")
 _LOG_TAIL = 1 << 16
-_WRITTEN = ("metrics.jsonl", "log.txt", "ledger.jsonl", "env.json", "config.yaml")
+_WRITTEN = (files.METRICS, files.LOG, files.LEDGER, files.ENVIRONMENT, files.CONFIG)
 QUIET = 60.0
-"""Seconds after which a run on another machine that writes nothing is called dead, at least."""
+"""The least number of seconds without a write after which a run elsewhere counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is said of a run in one line.
+    """The state and the progress of a run.
 
     Attributes:
         state: what it is doing.
-        why: the reason it ended, in its own words.
-        seen: when it last wrote something, in seconds since 1970.
-        step, total: updates made and to be made; the latter may be unknown.
-        epoch, epochs: epochs finished and wanted.
-        eta: seconds until it ends, where it runs and that can be told.
+        why: the reason it ended, from its log.
+        seen: when it last wrote a file, in seconds since 1970.
+        step, total: finished steps, and all of them if that is known.
+        epoch, epochs: finished epochs, and all of them if that is known.
+        eta: seconds until a running run ends, if that is known.
     """
 
     state: State
@@ -46,19 +47,19 @@ class Status:
     eta: float | None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the fields as JSON can hold them."""
         return asdict(self)
 
 
-UNREADABLE = Status("dead", "it cannot be read", 0.0, 0, None, 0, None, None)
+UNREADABLE = Status("dead", "the run cannot be read", 0.0, 0, None, 0, None, None)
 
 
-def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Status:
-    """Judge a run by its lock, its log and the age of its files."""
-    log = folder.tail("log.txt", _LOG_TAIL).decode(errors="replace")
+def status_of(folder: SafeFolder, columns: Columns, config: dict[str, Any]) -> Status:
+    """Return the status of a run from its lock, its log and the age of its files."""
+    log = folder.tail(files.LOG, _LOG_TAIL).decode(errors="replace")
     last = _last_row(columns)
-    files = folder.stats(*_WRITTEN)
-    seen = max((file.st_mtime for file in files if file is not None), default=0.0)
+    written = folder.stats(*_WRITTEN)
+    seen = max((file.st_mtime for file in written if file is not None), default=0.0)
     state, why = _state(folder, log, seen, columns)
     total, epochs = _limits(log, config)
     step, epoch = int(last["step"]), int(last["epoch"])
@@ -69,45 +70,45 @@ def status_of(folder: Folder, columns: Columns, config: dict[str, Any]) -> Statu
     return Status(state, why, seen, step, total, epoch, epochs, eta)
 
 
-def _state(folder: Folder, log: str, seen: float, columns: Columns) -> tuple[State, str]:
-    owner = parse_owner(folder.below("checkpoints").head(".lock", 4096))
+def _state(folder: SafeFolder, log: str, seen: float, columns: Columns) -> tuple[State, str]:
+    owner = parse_owner(folder.below(files.CHECKPOINTS).head(files.LOCK, 4096))
     if owner is not None and is_running(owner):
         return "running", ""
     if owner is not None and owner["host"] == socket.gethostname():
-        return "dead", f"process {str(owner['pid'])[:20]} is gone without a word"
+        return "dead", f"process {str(owner['pid'])[:20]} died without logging an end"
     ended = _ending(log)
     if ended is not None and owner is None:
         return ended
     if time.time() - seen < quiet_for(columns):
         return "running", ""
-    return "dead", "it writes nothing any more"
+    return "dead", "it has stopped writing"
 
 
 def quiet_for(columns: Columns) -> float:
-    """How long a run may be quiet: long against what lay between its rows so far."""
+    """Return for how long a run may be quiet: ten times its longest pause between rows so far."""
     times = columns.head["time"].view[-50:]
     gaps = np.diff(times[np.isfinite(times)])
     return max(QUIET, 10 * float(gaps.max())) if len(gaps) else 5 * QUIET
 
 
 def seconds_per_step(columns: Columns) -> float | None:
-    """The pace over the last rows."""
+    """Return the seconds per step over the last rows."""
     times, steps = columns.head["time"].view[-50:], columns.head["step"].view[-50:]
     if len(steps) < 2:
         return None
-    done, took = steps[-1] - steps[0], times[-1] - times[0]
-    return float(took / done) if done > 0 and np.isfinite(took) and took >= 0 else None
+    done, seconds = steps[-1] - steps[0], times[-1] - times[0]
+    return float(seconds / done) if done > 0 and np.isfinite(seconds) and seconds >= 0 else None
 
 
 def _ending(log: str) -> tuple[State, str] | None:
-    """What the last words of a log tell of the end of a run; None if they tell of no end."""
-    said = [match[1] for line in log.splitlines() if (match := _RECORD.match(line))]
-    if not said:
+    """Return the state and the reason from the last record of a log, None if it is not an end."""
+    records = [match[1] for line in log.splitlines() if (match := _RECORD.match(line))]
+    if not records:
         return None
-    if said[-1].startswith("the run failed at"):
+    if records[-1].startswith("the run failed at"):
         lines = [line for line in log.splitlines() if line.strip()]
         return "failed", lines[-1][:300]
-    end = _END.fullmatch(said[-1])
+    end = _END.fullmatch(records[-1])
     if end is None:
         return None
     if end[1].startswith("preempted"):
@@ -118,9 +119,9 @@ def _ending(log: str) -> tuple[State, str] | None:
 
 
 def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None]:
-    """How many steps and epochs it will have, as far as config and log tell."""
+    """Return the number of steps and epochs of a run, as far as config and log show them."""
     total, epochs = _count(config.get("run.max_steps")), _count(config.get("run.epochs"))
-    length = 0.0  # of an epoch; one that was cut short is no measure
+    length = 0.0  # steps in the longest epoch: others may have been cut short
     for line in log.splitlines():
         record = _RECORD.match(line)
         match = _EPOCH.match(record[1]) if record else None

@@ -1,26 +1,26 @@
-"""What is drawn of a series: a window of it, with few points that keep every peak."""
+"""Thin curves for drawing: a window of a series, with few points that keep every peak."""
 
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.board.metrics_index import Columns, Floats
+from stoker.rundir.metrics_index import Columns, Floats
 
 Axis: TypeAlias = Literal["step", "samples", "epoch", "time"]
 AXES: tuple[str, ...] = get_args(Axis)
 
 
 class Curves:
-    """Draws from columns; what is costly to find is kept until there are more rows."""
+    """The curves in columns. Axes are computed once, until there are more rows."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
         self._rows = len(columns)
         self._axes: dict[str, tuple[Floats, Floats]] = {}
 
-    def is_of(self, columns: Columns) -> bool:
-        """Whether it still shows all there is."""
+    def is_current(self, columns: Columns) -> bool:
+        """Return whether the columns have had no more rows since."""
         return self.columns is columns and self._rows == len(columns)
 
     def window(
@@ -31,27 +31,26 @@ class Curves:
         start: float | None = None,
         end: float | None = None,
     ) -> dict[str, Any]:
-        """A series between two places of an axis, in about ``points`` points.
+        """Return the part of a series between two positions on an axis, in about ``points`` points.
 
-        ``x`` and ``y`` hold the smallest and the largest of each stretch, ``mean_x`` and
-        ``mean_y`` the means of the stretches, for a smooth line. What is no finite number is
-        given as NaN.
+        ``x`` and ``y`` hold the smallest and the largest value of each bucket, ``mean_x`` and
+        ``mean_y`` the means of the buckets, for a smooth line.
         """
         rows, values = self.columns.rows.get(name), self.columns.values.get(name)
         if rows is None or values is None:
             return {"x": [], "y": [], "mean_x": [], "mean_y": [], "count": 0, "bad": 0}
-        places, order = self._axis(axis)
+        positions, order = self._axis(axis)
         value = values.view  # before the rows: both may grow meanwhile, rows first
         row = rows.view[: len(value)]
-        row = row[: np.searchsorted(row, len(places))]
+        row = row[: np.searchsorted(row, len(positions))]
         low = 0 if start is None else int(np.searchsorted(order, start))
-        high = len(places) if end is None else int(np.searchsorted(order, end, "right"))
+        high = len(positions) if end is None else int(np.searchsorted(order, end, "right"))
         first = max(0, int(np.searchsorted(row, low)) - 1)
         last = min(len(row), int(np.searchsorted(row, high)) + 1)
         row, value = row[first:last], value[first:last]
-        picked = peaks(value, points)
-        mean_row, mean = means(row, value, max(1, points // 2))
-        x, mean_x = places[row[picked]], places[mean_row]
+        picked = thin(value, points)
+        mean_row, mean = bucket_means(row, value, max(1, points // 2))
+        x, mean_x = positions[row[picked]], positions[mean_row]
         shown, means_order = _ascending(x), _ascending(mean_x)
         return {
             "x": x[shown],
@@ -63,28 +62,28 @@ class Curves:
         }
 
     def _axis(self, axis: str) -> tuple[Floats, Floats]:
-        """The place of each row on an axis, and the same made to ascend, for searching."""
+        """Return the position of each row on an axis, and an ascending copy for searching."""
         if axis not in self._axes:
-            places = self._places(axis)
-            ascends = bool(np.all(places[1:] >= places[:-1]))
-            order = places if ascends else np.maximum.accumulate(np.nan_to_num(places))
-            self._axes[axis] = places, order
+            positions = self._positions(axis)
+            ascends = bool(np.all(positions[1:] >= positions[:-1]))
+            order = positions if ascends else np.maximum.accumulate(np.nan_to_num(positions))
+            self._axes[axis] = positions, order
         return self._axes[axis]
 
-    def _places(self, axis: str) -> Floats:
+    def _positions(self, axis: str) -> Floats:
         head: dict[str, Floats] = {
             name: column.view[: self._rows] for name, column in self.columns.head.items()
         }
         if axis == "epoch":
-            return epochs(head["step"], head["epoch"])
+            return fractional_epochs(head["step"], head["epoch"])
         if axis == "time" and self._rows:
             began = np.nanmin(np.append(head["time"], np.inf))
             return np.asarray(np.nan_to_num(head["time"] - began))
         return np.asarray(np.nan_to_num(head[axis]))
 
 
-def epochs(step: Floats, epoch: Floats) -> Floats:
-    """Epochs with their fractions: whole ones are in the file, between them steps tell."""
+def fractional_epochs(step: Floats, epoch: Floats) -> Floats:
+    """Return epochs with fractions, interpolated by step between the epochs in the file."""
     epoch = np.asarray(np.nan_to_num(epoch))
     turns = np.flatnonzero(np.diff(epoch, prepend=0.0) > 0)
     if not len(turns):
@@ -97,15 +96,18 @@ def epochs(step: Floats, epoch: Floats) -> Floats:
     return np.asarray(np.interp(step, at[order], number[order]))
 
 
-def peaks(values: Floats, points: int) -> NDArray[np.int64]:
-    """The places of the smallest and the largest value in each of ``points / 2`` stretches."""
-    count, stretches = len(values), max(1, points // 2)
-    if count <= points:
+def thin(values: Floats, points: int) -> NDArray[np.int64]:
+    """Return the indices of at most ``points`` values, at least 6, that keep every peak.
+
+    They are the smallest and the largest finite value of each bucket, and both ends.
+    """
+    count, buckets = len(values), max(1, (points - 4) // 2)
+    if count <= max(points, 6):
         return np.arange(count)
-    size = count // stretches
-    at = stretches * size
-    low, high = _finite(values[:at].reshape(stretches, size))
-    starts = np.arange(stretches) * size
+    size = count // buckets
+    at = buckets * size
+    low, high = _finite(values[:at].reshape(buckets, size))
+    starts = np.arange(buckets) * size
     found = [starts + low.argmin(1), starts + high.argmax(1), [0, count - 1]]
     if at < count:
         low, high = _finite(values[at:])
@@ -114,15 +116,17 @@ def peaks(values: Floats, points: int) -> NDArray[np.int64]:
 
 
 def _finite(values: Floats) -> tuple[Floats, Floats]:
-    """The values to look for the smallest in, and for the largest: finite ones are found first."""
+    """Return the values to search the minimum in, and the maximum; others count as last."""
     if np.isfinite(_sum(values)):
         return values, values
     finite = np.isfinite(values)
     return np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
 
 
-def means(rows: NDArray[np.int32], values: Floats, points: int) -> tuple[NDArray[Any], Floats]:
-    """The mean of each stretch, and the row in its middle."""
+def bucket_means(
+    rows: NDArray[np.int32], values: Floats, points: int
+) -> tuple[NDArray[Any], Floats]:
+    """Return the mean of each bucket, and the row in its middle."""
     if len(values) <= 2 * points:
         return rows, values
     size = -(-len(values) // points)
