@@ -19,7 +19,7 @@ from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
-from stoker.storage import Lease, open_storage
+from stoker.storage import Lease, Storage, open_storage
 
 Paths: TypeAlias = list[Path]
 Faults: TypeAlias = list[str]
@@ -38,7 +38,7 @@ class Checkpoints:
     ...     checkpoints.save(500, {"model": model.state_dict()})
 
     Args:
-        folder: where checkpoints are stored; it is made when it is opened.
+        folder: where checkpoints are stored, as a path or a `Storage`; it is made when opened.
         keep: how many of the newest to keep; None keeps all.
         keep_every: keep those whose step is a multiple of it for good.
         best: keep those with the best metric while they are the best.
@@ -48,7 +48,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Storage,
         *,
         keep: int | None = 3,
         keep_every: int | None = None,
@@ -145,7 +145,7 @@ class Checkpoints:
         """Return the newest checkpoint that verifies; log why newer ones are skipped."""
         found = ""
         for path in reversed(self.list()) if dist.is_main() else ():
-            faults = verify_checkpoint(path)
+            faults = self.verify(path)
             if not faults:
                 found = str(path)
                 break
@@ -155,7 +155,7 @@ class Checkpoints:
 
     def verify(self, path: str | Path) -> Faults:
         """Return what is wrong with a checkpoint, one sentence per fault; none if complete."""
-        return verify_checkpoint(path)
+        return verify_checkpoint(self._at(path))
 
     def load(
         self, path: str | Path, *, into: Any = None, rank: int | None = None, verify: bool = True
@@ -171,11 +171,11 @@ class Checkpoints:
             verify: check every byte first. `newest` has already done so.
         """
         if verify:
-            faults = verify_checkpoint(path) if dist.is_main() else []
+            faults = self.verify(path) if dist.is_main() else []
             faults = json.loads(dist.broadcast_from_rank0(json.dumps(faults)))
             if faults:
                 raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
-        return read_checkpoint(path, into, rank)
+        return read_checkpoint(self._at(path), into, rank)
 
     def list(self) -> Paths:
         """Return the checkpoints that exist, oldest first; `verify` checks them."""
@@ -194,6 +194,11 @@ class Checkpoints:
         if not steps:
             return []
         return self._to_remove(steps[-1]) if dry_run else self._remove_old(steps[-1])
+
+    def _at(self, path: str | Path) -> Storage:
+        """Return the storage of a checkpoint, which may be in another folder."""
+        inside = Path(path).parent == self.folder
+        return self._storage.below(Path(path).name) if inside else open_storage(path)
 
     def _take_lease(self) -> None:
         try:

@@ -120,7 +120,9 @@ def _explain_disk_errors(storage: Storage, snapshot: Snapshot) -> Iterator[None]
     except OSError as error:
         space = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            space = f" ({snapshot.size:,} bytes needed, {storage.free_bytes():,} free)"
+            free = storage.free_bytes()
+            known = "" if free is None else f", {free:,} free"
+            space = f" ({snapshot.size:,} bytes needed{known})"
         names = [*list_steps(storage).values()]
         left = f"'{names[-1]}' is still there" if names else "there is no earlier one"
         raise CheckpointError(
