@@ -65,15 +65,10 @@ def why_empty(loader: Any, world_size: int) -> str:
 
 def components(loader: Any) -> list[Any]:
     """Return the loader, its samplers and its dataset, each once."""
-    found = [loader]
-    for name in ("sampler", "batch_sampler", "dataset"):
-        component = getattr(loader, name, None)
-        if component is not None:
-            found.append(component)
+    names = ("sampler", "batch_sampler", "dataset")
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    if inner is not None:
-        found.append(inner)
-    return list({id(component): component for component in found}.values())
+    found = [loader, *(getattr(loader, name, None) for name in names), inner]
+    return list({id(one): one for one in found if one is not None}.values())
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:

@@ -96,8 +96,7 @@ class BatchFeeder:
         if self._synced:
             warn_if_unsharded(loader, name, shard)
             self._strategy.length = longest_of(self._strategy.length)
-        length = self._strategy.length
-        self._max_batches = limited(length, limit, name) if limit is not None else None
+        self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
         self._restart_workers = False  # whether persistent workers ran when the state was saved
         if self.batches == 0:
@@ -112,12 +111,8 @@ class BatchFeeder:
     @property
     def batches(self) -> int | None:
         """The number of batches per pass; None if the loader has no length."""
-        length = self._strategy.length
-        return (
-            length
-            if length is None or self._max_batches is None
-            else min(length, self._max_batches)
-        )
+        length, limit = self._strategy.length, self._max_batches
+        return length if length is None or limit is None else min(length, limit)
 
     @property
     def steps(self) -> int | None:
@@ -151,9 +146,9 @@ class BatchFeeder:
         """
         if self._shard.world_size == 1:
             return 0
-        return (
-            self._window.padding if self._synced else self._strategy.padding(self.position.batches)
-        )
+        if self._synced:
+            return self._window.padding
+        return self._strategy.padding(self.position.batches)
 
     def global_size(self, sizes: Sequence[int]) -> int:
         """Return the number of samples in the current window on all ranks, without padding.

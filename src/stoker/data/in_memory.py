@@ -125,14 +125,12 @@ def _as_dataset(data: Any) -> Any:
     if isinstance(data, Tensor | np.ndarray) or not _is_columns(data):
         return data
     columns = data if isinstance(data, Mapping) else dict(enumerate(data))
-    datasets: dict[Any, Any] = {name: _as_dataset(column) for name, column in columns.items()}
-    sizes = {name: len(dataset) for name, dataset in datasets.items()}
+    stacked: dict[Any, Any] = {name: _as_dataset(column) for name, column in columns.items()}
+    sizes = {name: len(column) for name, column in stacked.items()}
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
         raise ValueError(f"all columns must have the same number of rows, but {found}")
-    if isinstance(data, Mapping):
-        return StackDataset(**datasets)
-    return StackDataset(*datasets.values())
+    return StackDataset(**stacked) if isinstance(data, Mapping) else StackDataset(*stacked.values())
 
 
 def _is_columns(data: Any) -> bool:

@@ -70,9 +70,7 @@ def set_generator_states(generators: Sequence[torch.Generator], states: Sequence
 
 def _packed(state: GlobalState) -> dict[str, Any]:
     """Convert the state of the global CPU generators to tensors, ints and strings."""
-    tree: dict[str, Any] = {}
-    if "torch" in state:
-        tree["torch"] = state["torch"]
+    tree = {name: value for name, value in state.items() if name == "torch"}
     if "python" in state:
         version, keys, gauss = state["python"]
         tree["python"] = {
@@ -94,9 +92,7 @@ def _packed(state: GlobalState) -> dict[str, Any]:
 
 def _unpacked(tree: Mapping[str, Any]) -> GlobalState:
     """Convert the tree that `_packed` returned back to a state."""
-    state: GlobalState = {}
-    if "torch" in tree:
-        state["torch"] = tree["torch"]
+    state = {name: value for name, value in tree.items() if name == "torch"}
     if "python" in tree:
         python = tree["python"]
         gauss = python["gauss"].tolist()

@@ -42,12 +42,7 @@ from stoker.data.dataloader import (
 )
 from stoker.data.in_memory import batches_of
 from stoker.data.resume.position import ResumePoint
-from stoker.data.resume.rng import (
-    RngSnapshot,
-    generator_states,
-    set_generator_states,
-    torch_state,
-)
+from stoker.data.resume.rng import RngSnapshot, generator_states, set_generator_states, torch_state
 from stoker.data.samplers import SkippingSampler, draws_only_from_torch, is_plain
 from stoker.data.seeded import SeededDataset
 from stoker.data.sharding.shard import DataShard, ShardingMode, sampler_of, sharding_mode

@@ -61,9 +61,8 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
     if not _has_index_order(loader) or getattr(loader, "unsharded", False):
         return ShardingMode.PER_RANK
     sampler = sampler_of(loader)
-    if is_plain(sampler, DistributedSampler):
-        even = sampler.num_replicas == shard.world_size
-        return ShardingMode.EVEN if even else ShardingMode.PER_RANK
+    if is_plain(sampler, DistributedSampler) and sampler.num_replicas == shard.world_size:
+        return ShardingMode.EVEN
     if hasattr(sampler, "num_replicas") or length_of(sampler) is None:
         return ShardingMode.PER_RANK
     return ShardingMode.SHARDED
