@@ -269,7 +269,7 @@ def _anchors(page: Path) -> set[str]:
 @any_page
 def test_every_file_it_names_exists(page: Path) -> None:
     text = page.read_text("utf-8")
-    folders = r"\b(?:src|docs|examples|tests|benchmarks)/[\w./-]*\w"
+    folders = r"(?<![\w/])(?:src|docs|examples|tests|benchmarks|board)/[\w./-]*\w"
     named = set(re.findall(folders, text)) | set(
         re.findall(r"`((?:\w+\.(?:py|md|toml))|constraints\.txt|Makefile|LICENSE)`", text)
     )

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,3 +56,27 @@ def test_examples_that_pages_link_to_are_on_the_site(site):
     assert (site / "examples" / "digits.yaml").read_text() == (
         ROOT / "examples" / "digits.yaml"
     ).read_text()
+
+
+def test_every_page_is_in_the_navigation():
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")
+    listed = re.findall(r"^ +- ([\w-]+\.md)$", navigation, flags=re.MULTILINE)
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert sorted(listed) == sorted(pages | {"changelog.md"})
+
+
+def test_the_search_works_when_the_site_is_opened_as_a_file(site):
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "this test needs Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        loaded: list[str] = []
+        page.on("request", lambda request: loaded.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.get_by_placeholder("Search").click()
+        page.keyboard.type("EarlyStopping")
+        results = page.locator(".md-search-result__item")
+        expect(results.first).to_contain_text("EarlyStopping", timeout=60_000)
+        assert [url for url in loaded if not url.startswith("file:")] == []
+        browser.close()
