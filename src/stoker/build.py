@@ -16,6 +16,7 @@ from stoker.core.errors import did_you_mean
 from stoker.core.seed import seed_all
 from stoker.data import BatchFeeder, DataShard
 from stoker.engine import Engine
+from stoker.engine.defer_dynamo import defer_dynamo
 from stoker.engine.device import resolve_device
 from stoker.engine.fused import can_fuse
 from stoker.events import History
@@ -37,6 +38,7 @@ class Job:
     val_loader: Any = None
     predict_loader: Any = None
 
+    @defer_dynamo()
     def fit(self, *, fast_dev_run: bool = False) -> History:
         """Train as the config says."""
         run = self.run
@@ -75,6 +77,7 @@ class Job:
         return _horizon(self.run, self.train_loader, self.trainer.engine.data_shard)
 
 
+@defer_dynamo()
 def build_job(config: Config, *, training: bool = True) -> Job:
     """Check a config, seed, and build everything it describes, each node once.
 

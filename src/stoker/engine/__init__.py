@@ -1,6 +1,5 @@
 """A model and what trains it, as an object with PyTorch-shaped calls."""
 
-from stoker.engine.defer_dynamo import postpone_compiler
 from stoker.engine.engine import Engine, bare
 from stoker.engine.own_loop import ForwardBackward
 from stoker.engine.pipeline_schedule import PipelineSchedule, schedule_of
@@ -15,5 +14,3 @@ __all__ = [
     "bare",
     "schedule_of",
 ]
-
-postpone_compiler()

@@ -13,7 +13,7 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.types import Batch
 from stoker.data import DataShard
-from stoker.engine import optimizer_fast_path as unrecorded
+from stoker.engine import optimizer_fast_path
 from stoker.engine.checks import (
     check_optimizer,
     check_parts,
@@ -117,12 +117,7 @@ class Engine:
         if name is None and self.scaler is not None:
             self.precision.adapt()  # an update that was begun and never made is over
         for optimizer in self._every if name is None else self._named(name):
-            if type(optimizer).zero_grad is not Optimizer.zero_grad:
-                optimizer.zero_grad()
-                continue
-            for group in optimizer.param_groups:  # what torch does, without its profiling
-                for parameter in group["params"]:
-                    parameter.grad = None
+            optimizer_fast_path.zero_grad(optimizer)
 
     def step(self, name: str | None = None) -> bool:
         """One update, and the learning rate where it moves by step; False if it was skipped."""
@@ -147,7 +142,7 @@ class Engine:
         if self.scaler is not None:
             return self.precision.step(optimizers)
         for optimizer in optimizers:
-            unrecorded.step(optimizer)
+            optimizer_fast_path.step(optimizer)
         return True
 
     def skip_update(self) -> None:
