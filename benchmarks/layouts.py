@@ -112,7 +112,7 @@ def memory(name: str) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     engine = Engine(model, adamw(model), layout=layout)
     held = Held()
-    parts = layout.parts if layout else 1
+    parts = layout.data_ranks if layout else 1
     loader = DataLoader(torch.randint(4096, (24, CONTEXT + 1)), 8 // parts)  # type: ignore[arg-type]
 
     def step(engine: Engine, windows: Tensor) -> Tensor:

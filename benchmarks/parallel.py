@@ -151,7 +151,7 @@ def stoker(
 
         model = transformer()
         engine = Engine(model, adamw(model), layout=layout, clip_norm=1.0)
-        Trainer(engine, make_hooks(), step=step).fit(data.loader(layout.parts), epochs=1)
+        Trainer(engine, make_hooks(), step=step).fit(data.loader(layout.data_ranks), epochs=1)
         return engine
 
     return loop

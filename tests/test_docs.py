@@ -35,7 +35,7 @@ import stoker.dialects
 from stoker.cli import main
 from stoker.config import RunConfig
 from stoker.config.run_section import help_lines
-from stoker.engine.compile import Recompilations
+from stoker.engine.compile import RecompilationLogger
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -160,7 +160,7 @@ def forget_compilations() -> None:
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
         listening = torch._dynamo.callback.callback_handler.end_callbacks
-        listening[:] = [one for one in listening if not isinstance(one, Recompilations)]
+        listening[:] = [one for one in listening if not isinstance(one, RecompilationLogger)]
 
 
 @a_page

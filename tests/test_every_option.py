@@ -1,6 +1,7 @@
 """X07: every option does something. Each is tried in two ways that must differ."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,8 +52,9 @@ class Zero(Step):
 
 
 class Doubled(PlainSchedule):
-    def run(self, engine, batches, sizes, forward, backward, took):
-        super().run(engine, batches, sizes, forward, lambda loss: backward(loss * 2), took)
+    def run(self, context):
+        backward = context.backward
+        super().run(replace(context, backward=lambda loss: backward(loss * 2)))
 
 
 class Other(nn.Module):

@@ -58,7 +58,7 @@ def test_two_owners_are_an_error_with_their_number_and_the_list_stays():
         pass
 
     given = [Mine(), Step()]
-    with pytest.raises(ValueError, match=r"2 owners of the step were given \(Mine, Step\)"):
+    with pytest.raises(ValueError, match=r"got 2 steps \(Mine, Step\), expected exactly one"):
         Trainer(engine(), [], step=given)
     assert len(given) == 2
 
@@ -84,12 +84,12 @@ def test_a_forward_that_forgets_its_loss_is_named():
         def forward(self, engine, batch):
             return Output(outputs=engine(batch[0]))
 
-    with pytest.raises(ValueError, match=r"Forgetful\.forward returned an Output whose 'loss'"):
+    with pytest.raises(ValueError, match=r"Forgetful\.forward returned an Output without a 'loss'"):
         Trainer(engine(), [], step=Forgetful()).fit(batches(), epochs=1)
 
 
 @pytest.mark.row("O04")
-def test_a_validation_forward_that_returns_nothing_to_judge_is_named():
+def test_a_validation_forward_that_returns_neither_loss_nor_outputs_is_named():
     class Forgetful(Step):
         def val_forward(self, engine, batch):
             return Output()
@@ -107,7 +107,7 @@ def test_a_function_that_returns_no_loss_is_named():
         Trainer(engine(), [], step=my_step).fit(batches(), epochs=1)
 
 
-def test_a_missing_criterion_is_told_before_anything_is_updated():
+def test_a_missing_criterion_is_reported_before_anything_is_updated():
     model = net()
     before = weights(model)
     with pytest.raises(TypeError):
@@ -186,7 +186,7 @@ def test_overriding_backward_or_update_replaces_it():
     assert calls == ["backward", "backward", "update"]
 
 
-def test_overriding_the_whole_replaces_all_of_it():
+def test_overriding_train_replaces_everything():
     class Nothing(Step):
         def train(self, run):
             run.outputs.append(Output(loss=torch.tensor(1.0), weight=4))
@@ -360,7 +360,7 @@ def test_batches_are_pairs_of_inputs_and_targets(batch):
 
 
 def test_a_dict_alone_goes_to_the_model_by_name():
-    class Whole(nn.Module):
+    class WithLoss(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 3)
@@ -368,7 +368,7 @@ def test_a_dict_alone_goes_to_the_model_by_name():
         def forward(self, inputs, labels):
             return {"loss": nn.functional.cross_entropy(self.layer(inputs), labels)}
 
-    model = Whole()
+    model = WithLoss()
     trainer = Trainer(Engine(model, sgd(model)), [])
     trainer.fit([{"inputs": x, "labels": y} for x, y in batches()], epochs=1)
     assert (trainer.run.step, trainer.run.samples) == (5, 20)
@@ -478,7 +478,7 @@ def test_logits_of_a_dict_are_its_outputs_and_other_tensors_are_refused():
 
 
 def test_metrics_find_logits_and_labels_in_dicts():
-    class Whole(nn.Module):
+    class WithLoss(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 3)
@@ -487,7 +487,7 @@ def test_metrics_find_logits_and_labels_in_dicts():
             logits = self.layer(inputs)
             return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
-    model = Whole()
+    model = WithLoss()
     data = [{"inputs": x, "labels": y} for x, y in batches()]
     run = Trainer(Engine(model, sgd(model)), [hooks.Metrics("accuracy", on="both")])
     history = run.fit(data, data, epochs=1)

@@ -1149,7 +1149,7 @@ def test_a_model_call_that_fails_says_what_it_got():
     assert caught.value.__notes__ == ["Linear was called with float32[4, 4]"]
     with pytest.raises(TypeError) as caught:
         Trainer(Engine(model, sgd(model)), []).fit(batches(), epochs=1)
-    assert "give Engine a criterion" in caught.value.__notes__[1]
+    assert "pass a criterion to Engine" in caught.value.__notes__[1]
 
 
 def test_parameters_in_no_optimizer_are_told(caplog):

@@ -16,8 +16,8 @@ from stoker.core.errors import did_you_mean
 from stoker.core.seed import seed_all
 from stoker.data import BatchFeeder, DataShard
 from stoker.engine import Engine
+from stoker.engine.checks import resolve_device
 from stoker.engine.defer_dynamo import defer_dynamo
-from stoker.engine.device import resolve_device
 from stoker.engine.fused import can_fuse
 from stoker.events import History
 from stoker.hooks import Hook
@@ -127,7 +127,7 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
     optimizer = scheduler = None
     if training:
         optimizer = _optimizer(builder, tree["optimizer"], model, resolve_device(run.device))
-        horizon = _horizon(run, loaders.get("train_loader"), DataShard(0, layout.parts))
+        horizon = _horizon(run, loaders.get("train_loader"), DataShard(0, layout.data_ranks))
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, horizon)
     engine = Engine(
         model,
@@ -195,7 +195,7 @@ def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -
             f"train_loader.batch_size is {own}, but run.micro_batch is {run.micro_batch}: "
             "give one of them"
         )
-    parts = layout_of(run).filled(dist.world_size()).parts
+    parts = layout_of(run).filled(dist.world_size()).data_ranks
     micro, accumulate, whole = batch_sizes(
         run.micro_batch or own, run.accumulate, run.global_batch, parts
     )

@@ -166,13 +166,13 @@ class Run:
         if len(outputs) == 1:
             loss = outputs[0].loss
             return loss.detach() if loss is not None and outputs[0].weight else None
-        return mean_loss(outputs, sums=self.engine.sums)
+        return mean_loss(outputs, sums=self.engine.loss_is_sum)
 
     @property
     def expected(self) -> float:
         """The samples of the current step on a rank that has an even share of them."""
         assert self.feeder is not None
-        return self.feeder.global_size(self.sizes) / self.engine.parallel_model.parts
+        return self.feeder.global_size(self.sizes) / self.engine.parallel_model.data_ranks
 
     @property
     def stop_reason(self) -> str | None:

@@ -10,14 +10,14 @@ from torch import Tensor, isfinite
 from stoker.core.errors import NonFiniteError
 from stoker.core.tree import describe
 from stoker.core.types import Batch, Output
-from stoker.engine import Engine, PlainSchedule, Schedule
+from stoker.engine import Engine, PlainSchedule, Schedule, StepContext
 from stoker.engine.batch import (
-    call,
-    fault_of_targets,
+    call_model,
     find_loss,
-    self_judged,
-    split,
-    supervised,
+    forward_with_criterion,
+    forward_with_model_loss,
+    split_inputs,
+    target_error,
 )
 from stoker.run import Run
 
@@ -45,24 +45,24 @@ class _NoPoints:
 
 
 class Step:
-    """What one update means. A run has exactly one; override the whole of it, or a part.
+    """What one update means. A run has exactly one step; override `train`, or a part of it.
 
-        train                      the whole: one update out of run.batches
+        train                      one update from run.batches:
             zero_grad
             per micro-batch:  forward → after_forward → backward
             before_update
             update                 unscale, clip, optimizer
             adjust_lr              after every update, or once per epoch (engine.lr_step)
-        val_forward                one validation batch; forward unless overridden
+        val_forward                one validation batch; `forward` unless overridden
         predict                    one batch of a prediction
 
-    The parts as they stand read batches like this: a tensor, a pair ``(inputs, targets)`` where
-    inputs may be a tensor, a tuple or a dict, or a dict alone. With a criterion the loss is
+    The default parts read batches that are a tensor, a pair ``(inputs, targets)`` whose inputs are
+    a tensor, a tuple or a dict, or a dict. With a criterion the loss is
     ``criterion(model(inputs), targets)``; without one the model returns its own loss.
     """
 
     schedule: Schedule = PlainSchedule()
-    """The order of micro-batches. The trainer sets it where one is given."""
+    """The order of micro-batches. The trainer sets it if you pass one."""
 
     points: Points = _NoPoints()
     """The hook points. The trainer sets them when a task begins."""
@@ -70,7 +70,7 @@ class Step:
     _checked = False
 
     owns: ClassVar[frozenset[str]] = frozenset()
-    """The parts that a subclass has overridden."""
+    """The names of the methods that a subclass has overridden."""
 
     def __init_subclass__(cls) -> None:
         parts = ("forward", "val_forward", "predict", "backward", "update", "adjust_lr", "train")
@@ -81,25 +81,25 @@ class Step:
         self.points, self._checked = points, False
 
     def forward(self, engine: Engine, batch: Batch) -> Output:
-        """One training batch through model and loss."""
+        """Compute model and loss for one training batch."""
         if engine.criterion is None:
-            return self_judged(engine, batch)
-        return supervised(engine, batch)
+            return forward_with_model_loss(engine, batch)
+        return forward_with_criterion(engine, batch)
 
     def val_forward(self, engine: Engine, batch: Batch) -> Output:
-        """One validation batch; gradients are off and the model is in evaluation mode."""
+        """Compute one validation batch, without gradients and in evaluation mode."""
         return self.forward(engine, batch)
 
     def predict(self, engine: Engine, batch: Batch) -> Any:
-        """What the model returns for one batch, whose targets are left out."""
-        return call(engine, split(batch)[0])
+        """Return the model's outputs for one batch, without its targets."""
+        return call_model(engine, split_inputs(batch)[0])
 
     def backward(self, engine: Engine, loss: Tensor) -> None:
-        """The gradients of one micro-batch, added to those of the step."""
+        """Add the gradients of one micro-batch to those of the step."""
         engine.backward(loss)
 
     def update(self, engine: Engine) -> bool | None:
-        """Change the parameters; False says that nothing was changed, which is then no step."""
+        """Update the parameters; return False if nothing changed, which then is not a step."""
         return engine.update()
 
     def adjust_lr(self, engine: Engine, run: Run) -> None:
@@ -107,7 +107,7 @@ class Step:
         engine.adjust_lr()
 
     def train(self, run: Run) -> bool | None:
-        """One update out of ``run.batches``; False says that there was none.
+        """Make one update from ``run.batches``; return False if there was none.
 
         An override calls ``run.add_output(Output(…))`` to show hooks a loss, and
         ``self.points.fire("before_update")`` to let them act before the update.
@@ -116,14 +116,9 @@ class Step:
         engine.zero_grad()
         forward = engine.precision.cast(self.forward)
         backward = partial(self.backward, engine) if "backward" in self.owns else engine.backward
+        on_output = partial(self._on_output, run)
         self.schedule.run(
-            engine,
-            run.batches,
-            run.sizes,
-            run.expected,
-            forward,
-            backward,
-            partial(self._took, run),
+            StepContext(engine, run.batches, run.sizes, run.expected, forward, backward, on_output)
         )
         if engine.scaler is not None:
             engine.unscale()
@@ -132,15 +127,15 @@ class Step:
         if run.skip_reason is not None:
             engine.skip_update()
             return False
-        moves = engine.lr_moves
+        lr_updates = engine.lr_updates
         if self.update(engine) is False:
             return False
-        if engine.lr_step == "step" and engine.lr_moves == moves:  # engine.step() moves it itself
+        if engine.lr_step == "step" and engine.lr_updates == lr_updates:  # not engine.step()
             self.adjust_lr(engine, run)
         return True
 
-    def _took(self, run: Run, result: Any, size: int | None = None) -> Output:
-        """What `forward` returned, made sure to have a loss, shown to the hooks."""
+    def _on_output(self, run: Run, result: Any, size: int | None = None) -> Output:
+        """Return what `forward` returned as an output with a loss, after the hooks saw it."""
         output: Output = result if result.__class__ is Output else as_output(self, result)
         if output.loss is None:
             raise ValueError(_no_loss(self, run.engine, output))
@@ -154,32 +149,31 @@ class Step:
 
 
 class FunctionStep(Step):
-    """A step whose forward is a plain function ``(engine, batch) -> loss | Output | dict``."""
+    """A step whose forward is a function ``(engine, batch) -> loss | Output | dict``."""
 
     def __init__(self, function: Callable[[Engine, Batch], Any]) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def forward(self, engine: Engine, batch: Batch) -> Output:
-        """What the function made of the batch."""
+        """Call the function."""
         result = self.function(engine, batch)
         return result if isinstance(result, Output) else as_output(self, result)
 
 
 def as_step(step: Any) -> Step:
-    """The one owner of a run: a `Step`, a plain function made into one, or the default."""
+    """Return the step of a run: a `Step`, a function made into one, or the default."""
     if step is None:
         return Step()
     if isinstance(step, Step):
         return step
     if isinstance(step, tuple | list):
-        names = ", ".join(owner_name(one) for one in step)
+        names = ", ".join(step_name(one) for one in step)
         raise ValueError(
-            f"{len(step)} owners of the step were given ({names}), expected exactly one: "
-            "put what they do into one Step"
+            f"got {len(step)} steps ({names}), expected exactly one: combine them in one Step"
         )
     if isinstance(step, type) or not callable(step):
-        what = f"the class {step.__name__}" if isinstance(step, type) else f"a {owner_name(step)}"
+        what = f"the class {step.__name__}" if isinstance(step, type) else f"a {step_name(step)}"
         raise TypeError(
             f"step is {what}, expected a Step object or a function (engine, batch) -> loss"
         )
@@ -187,7 +181,7 @@ def as_step(step: Any) -> Step:
 
 
 def as_output(step: Step, result: Any, part: str = "forward") -> Output:
-    """What a forward returned, as an `Output`: from a loss, or a dict with "loss"."""
+    """Return what a forward returned as an `Output`: from a loss, or a dict with "loss"."""
     if isinstance(result, Output):
         return result
     if isinstance(result, dict) and "loss" in result:
@@ -195,18 +189,18 @@ def as_output(step: Step, result: Any, part: str = "forward") -> Output:
     loss, losses = find_loss(result)
     if loss is None:
         raise ValueError(
-            f"{owner_name(step)}.{part} returned a {type(result).__name__} without a loss: "
+            f"{step_name(step)}.{part} returned a {type(result).__name__} without a loss: "
             "expected a loss, an Output, or a dict with 'loss'"
         )
     return Output(loss, scalars=losses)
 
 
 def check_first_output(step: Step, run: Run, output: Output) -> None:
-    """Refuse a loss that cannot be trained on, before anything is changed."""
+    """Check that the first loss can be trained on, before anything changes."""
     loss, criterion = output.loss, run.engine.given_criterion
     if not isinstance(loss, Tensor):
         raise TypeError(
-            f"{owner_name(step)}.forward gave a loss of type {type(loss).__name__}, expected a "
+            f"{step_name(step)}.forward returned a loss of type {type(loss).__name__}, expected a "
             "tensor: leave out .item()"
         )
     if loss.numel() != 1:
@@ -218,13 +212,13 @@ def check_first_output(step: Step, run: Run, output: Output) -> None:
             "the loss does not depend on any trainable parameter: it was detached, or computed "
             "without gradients"
         )
-    fault = fault_of_targets(criterion, output.outputs, output.targets)
-    if fault is not None and "forward" not in step.owns:
-        raise ValueError(f"criterion {type(criterion).__name__} got {fault}")
+    problem = target_error(criterion, output.outputs, output.targets)
+    if problem is not None and "forward" not in step.owns:
+        raise ValueError(f"criterion {type(criterion).__name__} got {problem}")
     if run.step == 0 and output.weight != 0 and not bool(isfinite(loss.detach())):
         raise NonFiniteError(
-            f"the first loss is {float(loss.detach())}, before any update: look for NaN in the "
-            f"inputs, {describe(run.batches[0])}, and for a log or division in the loss"
+            f"the first loss is {float(loss.detach())}, before any update: check the inputs, "
+            f"{describe(run.batches[0])}, for NaN, and the loss for a log or a division"
         )
 
 
@@ -239,52 +233,51 @@ def _output_from_dict(step: Step, result: dict[str, Any]) -> Output:
         )
         if not is_number:
             raise ValueError(
-                f"{owner_name(step)}.forward returned {name!r}, {describe(value)}: beside 'loss', "
-                "'outputs', 'targets' and 'weight' a dict holds numbers to log"
+                f"{step_name(step)}.forward returned {name!r}, {describe(value)}: apart from "
+                "'loss', 'outputs', 'targets' and 'weight', a dict holds only numbers to log"
             )
     return Output(loss, outputs, targets, weight, rest)
 
 
-def owner_name(step: Any) -> str:
-    """The owner as its author calls it."""
+def step_name(step: Any) -> str:
+    """Return the name of a step or of its function."""
     return str(getattr(step, "__name__", type(step).__name__))
 
 
 def _no_loss(step: Step, engine: Engine, output: Output) -> str:
     if "forward" in step.owns:
-        return (
-            f"{owner_name(step)}.forward returned an Output whose 'loss' is missing: "
-            "set Output(loss=…)"
-        )
+        return f"{step_name(step)}.forward returned an Output without a 'loss': set Output(loss=…)"
     model = type(engine.model).__name__
     return (
         f"the engine has no criterion and {model} returned a {type(output.outputs).__name__} "
-        "without a loss: give Engine a criterion, or let the model return a scalar, a dict of "
+        "without a loss: pass a criterion to Engine, or let the model return a scalar, a dict of "
         "losses or an object with .loss"
     )
 
 
-def owner_of(step: Any, schedule: Schedule | None) -> Step:
-    """The one owner of the step, with its schedule."""
-    owner = as_step(step)
+def resolve_step(step: Any, schedule: Schedule | None) -> Step:
+    """Return the step of a run with its schedule."""
+    resolved = as_step(step)
     if schedule is not None:
-        if "train" in owner.owns:
+        if "train" in resolved.owns:
             raise ValueError(
-                f"{owner_name(owner)}.train and {type(schedule).__name__} both order the "
-                "micro-batches of a step: leave one out"
+                f"{step_name(resolved)}.train and {type(schedule).__name__} both order the "
+                "micro-batches of a step: leave one of them out"
             )
         if not hasattr(schedule, "run"):
-            raise TypeError(f"schedule is {schedule!r}, expected one such as PlainSchedule()")
-        owner.schedule = schedule
-    return owner
+            raise TypeError(
+                f"schedule is {schedule!r}, expected a Schedule such as PlainSchedule()"
+            )
+        resolved.schedule = schedule
+    return resolved
 
 
-def compute_loss(step: Step, result: Any) -> Output:
-    """What a validation forward returned, as an `Output` that has something to judge."""
+def as_val_output(step: Step, result: Any) -> Output:
+    """Return what a validation forward returned as an `Output` with a loss or outputs."""
     output = result if isinstance(result, Output) else as_output(step, result, "val_forward")
     if output.loss is None and output.outputs is None:
         raise ValueError(
-            f"{owner_name(step)}.val_forward returned an Output with neither 'loss' nor 'outputs': "
+            f"{step_name(step)}.val_forward returned an Output with neither 'loss' nor 'outputs': "
             "set Output(loss=…) or Output(outputs=…)"
         )
     return output

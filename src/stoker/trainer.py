@@ -19,7 +19,7 @@ from stoker.core.tree import concatenate, map_tensors
 from stoker.core.types import Batch, Output
 from stoker.data import BatchFeeder, DataShard
 from stoker.data.feeder import LastWindow, Loaders, count_of, take, val_feeders_of
-from stoker.engine import Engine, Schedule, schedule_of
+from stoker.engine import Engine, Schedule, schedule_for
 from stoker.engine.checks import check_trainable
 from stoker.events import History
 from stoker.hooks.base.agreement import with_agreement
@@ -31,7 +31,7 @@ from stoker.resume.run_state import RunState
 from stoker.resume.signals import handling
 from stoker.run import Run, RunControl, Task
 from stoker.rundir.folder import ResumeFilter, RunFolder, resume_filter
-from stoker.step import compute_loss, owner_name, owner_of
+from stoker.step import as_val_output, resolve_step, step_name
 from stoker.storage import local_path
 
 _log = get_logger()
@@ -81,7 +81,7 @@ class Trainer:
                 f"engine is a {type(engine).__name__}, expected Engine(model, optimizer, …)"
             )
         self.engine = engine
-        self.step = owner_of(step, schedule or schedule_of(engine.layout))
+        self.step = resolve_step(step, schedule or schedule_for(engine.layout))
         self.accumulate, self.last_window = accumulate, last_window
         self.seed = seed
         if not grace > 0:
@@ -217,7 +217,7 @@ class Trainer:
         generators = [g for feeder in feeders.values() for g in feeder.generators()]
         val_forward = engine.precision.cast(self.step.val_forward)
         began = perf_counter()
-        engine.parallel_model.before_eval()
+        engine.parallel_model.sync_buffers()
         with (
             control.set_aside(),
             engine.mode(training=False),
@@ -231,7 +231,7 @@ class Trainer:
                     fire("before_val_step")
                     output = self.step.schedule.forward_only(engine, window[0], val_forward)
                     if output is not None:
-                        run.add_output(compute_loss(self.step, output))
+                        run.add_output(as_val_output(self.step, output))
                     fire("after_val_step")
                     control.end_step()
                 fire("after_val")
@@ -265,7 +265,7 @@ class Trainer:
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
         gathered = []
-        engine.parallel_model.before_eval()
+        engine.parallel_model.sync_buffers()
         with (
             self._running("predict") as hooks,
             self._control.set_aside(),
@@ -282,9 +282,11 @@ class Trainer:
                 else:
                     outputs = forward_only(engine, window[0], predict)
                 if outputs is not None and not feeder.padding:
-                    gathered.append(map_tensors(Tensor.cpu, outputs) if engine.moves else outputs)
+                    gathered.append(
+                        map_tensors(Tensor.cpu, outputs) if engine.moves_batches else outputs
+                    )
             hooks.fire("after_predict")
-            gathered = engine.parallel_model.joined(gathered, feeder.interleave)
+            gathered = engine.parallel_model.gather_outputs(gathered, feeder.interleave)
         return gathered[0] if one_batch else concatenate(gathered)
 
     def _predict_observed(self, hooks: HookList, window: list[Batch], predict: Any) -> Any:
@@ -323,7 +325,7 @@ class Trainer:
 
     def explain(self) -> str:
         """Return the loop with every hook in firing order."""
-        step = f"step: {owner_name(self.step)}, schedule: {type(self.step.schedule).__name__}"
+        step = f"step: {step_name(self.step)}, schedule: {type(self.step.schedule).__name__}"
         return f"{step}\n{self.hooks.picture()}"
 
     # Around the loop
@@ -393,7 +395,7 @@ class Trainer:
                 hooks.ending("after_train", self._control.drop_step),
             ):
                 if run.step == 0:
-                    seed_shard(self.seed, self.engine.parallel_model.part)
+                    seed_shard(self.seed, self.engine.parallel_model.data_rank)
                 hooks.fire("before_train")
                 manager.begin(feeder)
                 yield manager

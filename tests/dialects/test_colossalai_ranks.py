@@ -59,7 +59,7 @@ def test_a_pipeline_trains_as_one_process_and_the_last_stage_alone_has_outputs(t
 def test_what_does_not_divide_is_refused_with_both_numbers():
     config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=3, model=dict(num_chunks=2))
     for said in pool().run(2, tasks.refuses, config, 6):
-        assert "3 micro-batches do not divide by 2 processes" in said
+        assert "3 micro-batches are not a multiple of 2 processes" in said
     config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4)
     for said in pool().run(2, tasks.refuses, config, 6):
         assert "a batch of 6 samples does not divide into 4 micro-batches" in said

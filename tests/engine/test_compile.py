@@ -1,4 +1,4 @@
-"""Compiling: what is refused before a run, what is told in it, and blocks that share their code."""
+"""Compiling: checks before a run, log lines for recompilations, blocks that share their code."""
 
 import copy
 
@@ -15,55 +15,55 @@ from support.toys import batches, engine, net, same_bits
 
 
 @pytest.fixture
-def told(caplog):
-    """What was said of recompilations."""
+def recompilations(caplog):
+    """Return the lines logged about recompilations."""
     torch._dynamo.reset()
     caplog.set_level("INFO")
-    return lambda: [line for line in caplog.messages if line.startswith("compiled anew")]
+    return lambda: [line for line in caplog.messages if line.startswith("recompiled")]
 
 
-def test_a_batch_of_another_shape_is_told_once_with_count_and_reason(told):
+def test_a_batch_of_another_shape_is_logged_once_with_count_and_reason(recompilations):
     one = Trainer(engine(compile="eager"), [])
     one.fit(batches(20), epochs=1)
-    assert told() == [], "a model and a loss of torch are two compilations, not one and one anew"
+    assert recompilations() == [], "model and loss are two compilations, not a recompilation"
     one.fit(batches(22), epochs=3)
-    assert told() == [
-        f"compiled anew ({count} so far): tensor 'args[0]' size mismatch at index 0. "
+    assert recompilations() == [
+        f"recompiled ({count} so far): tensor 'args[0]' size mismatch at index 0. "
         "expected 4, actual 2"
         for count in (1, 2)  # the model, and the loss
     ]
 
 
-def test_the_other_mode_of_gradients_in_a_validation_is_told_too(told):
+def test_the_other_gradient_mode_of_a_validation_is_logged_too(recompilations):
     Trainer(engine(compile="eager"), []).fit(batches(8), batches(8), epochs=2)
-    assert len(told()) == 2
-    assert all("grad_mode" in line for line in told())
+    assert len(recompilations()) == 2
+    assert all("grad_mode" in line for line in recompilations())
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("how", "message"),
     [
-        ("egaer", "torch knows no such backend; did you mean 'eager'?"),
+        ("egaer", "is not a torch.compile backend; did you mean 'eager'?"),
         ("block", "did you mean 'blocks'?"),
         ("blocks:egaer", "did you mean 'eager'?"),
         ("blocks", "Sequential has no list with two blocks of one class"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_when_the_engine_is_made(how, words):
+def test_what_cannot_be_compiled_is_refused_when_the_engine_is_made(how, message):
     with pytest.raises(ValueError, match="compile is ") as caught:
         engine(compile=how)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_machine_without_a_compiler_is_told_so_when_the_engine_is_made(monkeypatch, tmp_path):
+def test_a_machine_without_a_compiler_is_rejected_when_the_engine_is_made(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, and there is no g\+\+"):
+    with pytest.raises(ValueError, match=r"needs a C\+\+ compiler, but there is no g\+\+"):
         engine(compile=True)
     engine(compile="eager")
     (tmp_path / "g++").touch(mode=0o755)
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
-    with pytest.raises(ValueError, match="needs the headers of Python"):
+    with pytest.raises(ValueError, match="needs the Python headers"):
         engine(compile=True)
 
 
@@ -92,7 +92,7 @@ def test_blocks_are_compiled_for_real_and_a_copy_of_the_model_works():
     model = Transformer(10, 8, width=16, layers=2)
     twin = copy.deepcopy(model)
     if " " in torch.__file__:
-        with pytest.raises(ValueError, match="from a path with a blank"):
+        with pytest.raises(ValueError, match="from a path with a space"):
             Engine(model, compile="blocks")
         return
     one = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), compile="blocks")

@@ -102,7 +102,7 @@ def test_accumulated_gradients_are_clipped_once_per_update():
 
 
 class Overflows(nn.Module):
-    """A loss that is infinite when told so."""
+    """A loss that is infinite on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_fp16_clips_gradients_of_true_size():
     assert seen[1] == pytest.approx(0.01, rel=1e-2)
 
 
-def test_bf16_runs_model_and_criterion_in_fewer_bits_and_keeps_the_weights_whole():
+def test_bf16_runs_model_and_criterion_in_lower_precision_and_keeps_full_weights():
     engine_ = engine(precision="bf16")
     x, y = samples(8)
     assert engine_(x).dtype == torch.bfloat16
@@ -308,7 +308,7 @@ def test_a_custom_zero_grad_is_called():
 
 
 @pytest.mark.row("T18")
-def test_an_optimizer_without_a_rate_is_refused_in_words():
+def test_an_optimizer_without_a_rate_is_rejected():
     class Rateless(torch.optim.Optimizer):
         def __init__(self, params):
             super().__init__(params, {})
@@ -329,7 +329,7 @@ def test_an_optimizer_without_a_rate_is_refused_in_words():
 def test_devices_are_chosen_and_refused_early():
     assert engine(device="auto").device == torch.device("cpu")
     assert engine(device="cpu").device == torch.device("cpu")
-    with pytest.raises(ValueError, match="device 'cuda:2' was asked for, but this machine has cpu"):
+    with pytest.raises(ValueError, match="device 'cuda:2' was requested, but this machine has cpu"):
         engine(device="cuda:2")
     with pytest.raises(
         ValueError, match="device 'gpu' is unknown: expected one of auto, cpu, cuda"
@@ -341,13 +341,13 @@ def test_devices_are_chosen_and_refused_early():
     ("options", "error", "text"),
     [
         ({"precision": "fp61"}, ValueError, "precision 'fp61' is unknown.*did you mean 'fp16'"),
-        ({"lr_step": "batch"}, ValueError, "lr_step is 'step' or 'epoch', got 'batch'"),
-        ({"clip_norm": -1}, ValueError, "clip_norm is a positive limit.*got -1"),
-        ({"clip_value": -0.5}, ValueError, "clip_value is a positive limit.*got -0.5"),
+        ({"lr_step": "batch"}, ValueError, "lr_step must be 'step' or 'epoch', got 'batch'"),
+        ({"clip_norm": -1}, ValueError, "clip_norm must be positive.*got -1"),
+        ({"clip_value": -0.5}, ValueError, "clip_value must be positive.*got -0.5"),
         ({"lr_scheduler": 3}, TypeError, "lr_scheduler is a int"),
     ],
 )
-def test_wrong_options_are_refused_in_words(options, error, text):
+def test_wrong_options_are_rejected(options, error, text):
     with pytest.raises(error, match=text):
         engine(**options)
 
@@ -383,7 +383,7 @@ def test_classes_in_place_of_objects_are_refused():
 
 def test_a_scheduler_of_another_optimizer_is_refused():
     other = torch.optim.lr_scheduler.StepLR(sgd(net()), 1)
-    with pytest.raises(ValueError, match="lr_scheduler drives another optimizer"):
+    with pytest.raises(ValueError, match="drives an optimizer that is not the engine's"):
         engine(lr_scheduler=other)
 
 
@@ -507,7 +507,7 @@ def test_models_that_are_wrapped_for_several_processes_are_refused():
         pass
 
     with pytest.raises(
-        TypeError, match="wrapped in DistributedDataParallel, which is the engine's"
+        TypeError, match="wrapped in DistributedDataParallel, which the engine does"
     ):
         Engine(DistributedDataParallel())
 

@@ -119,20 +119,20 @@ def test_auto_is_for_each_of_several_optimizers():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [({}, True), ({"fused": True}, False), ({"fused": False}, False), ({"foreach": True}, False)],
+    ("options", "count"),
+    [({}, 1), ({"fused": True}, 0), ({"fused": False}, 0), ({"foreach": True}, 0)],
 )
-def test_a_run_that_would_gain_is_told_once_what_to_write(options, told, caplog):
+def test_a_run_that_would_gain_logs_once_what_to_write(options, count, caplog):
     model = wide()
     one = Engine(model, torch.optim.AdamW(model.parameters(), **options), nn.CrossEntropyLoss())
     with caplog.at_level(logging.INFO):
         Trainer(one, []).fit(loader(8), epochs=2)
-    said = [r.message for r in caplog.records if "optimizer.fused=auto" in r.message]
-    assert len(said) == told
-    assert not told or "AdamW updates 160,003 parameters" in said[0]
+    lines = [r.message for r in caplog.records if "optimizer.fused=auto" in r.message]
+    assert len(lines) == count
+    assert not count or "AdamW updates 160,003 parameters" in lines[0]
 
 
-def test_a_small_model_is_told_nothing(caplog):
+def test_a_small_model_logs_nothing(caplog):
     model = net()
     one = Engine(model, torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss())
     with caplog.at_level(logging.INFO):
@@ -143,7 +143,7 @@ def test_a_small_model_is_told_nothing(caplog):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("first", [None, True])
 @pytest.mark.parametrize("kind", FUSED)
-def test_a_state_goes_from_one_way_to_the_other(kind, first, dtype):
+def test_a_state_loads_into_the_other_implementation(kind, first, dtype):
     torch.set_default_dtype(dtype)
     try:
         one, other = (
@@ -170,7 +170,7 @@ def test_a_state_goes_from_one_way_to_the_other(kind, first, dtype):
         torch.testing.assert_close(a, b)
 
 
-def test_a_run_goes_on_in_the_way_it_is_given_and_says_so(tmp_path, caplog):
+def test_a_resumed_run_uses_the_given_implementation_and_logs_it(tmp_path, caplog):
     def fit(fused, steps):
         seed_all(0)
         model = net()
@@ -188,7 +188,7 @@ def test_a_run_goes_on_in_the_way_it_is_given_and_says_so(tmp_path, caplog):
     assert "fused was {'': False} and is {'': True} now, which changes where the" in caplog.text
 
 
-def test_a_fused_run_that_is_continued_ends_at_the_same_bits(tmp_path):
+def test_a_fused_run_that_is_resumed_ends_at_the_same_bits(tmp_path):
     def fit(folder, steps):
         seed_all(0)
         model = net(dropout=True)
@@ -198,9 +198,9 @@ def test_a_fused_run_that_is_continued_ends_at_the_same_bits(tmp_path):
         Trainer(one, stock, run_dir=tmp_path / folder).fit(loader(shuffle=True), max_steps=steps)
         return weights(model)
 
-    whole = fit("whole", 9)
+    uninterrupted = fit("uninterrupted", 9)
     fit("run", 4)
-    assert same_bits(whole, fit("run", 9))
+    assert same_bits(uninterrupted, fit("run", 9))
 
 
 SETTINGS = [
@@ -219,7 +219,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("kind", "options"), SETTINGS)
-def test_lists_give_the_bits_of_one_tensor_after_another(kind, options, dtype):
+def test_foreach_gives_the_bits_of_tensor_by_tensor(kind, options, dtype):
     plain, lists = (updated(kind, dtype, foreach=f, **options) for f in (False, True))
     assert torch.equal(plain, lists)
 
@@ -229,7 +229,7 @@ def foreach_of(model, optimizer):
     return [group["foreach"] for group in optimizer.param_groups]
 
 
-def test_a_small_model_is_updated_in_lists_unless_a_way_was_chosen():
+def test_a_small_model_uses_foreach_unless_you_chose():
     model = net()
     adam = torch.optim.Adam
     assert foreach_of(model, adam(model.parameters())) == [True]
@@ -243,7 +243,7 @@ def test_a_small_model_is_updated_in_lists_unless_a_way_was_chosen():
     assert foreach_of(half, adam(half.parameters())) == [None]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch says it of its own call
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch warns about its own call
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
 def test_sparse_gradients_are_updated_as_before(kind):
     def trained(foreach):

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from stoker import Engine
 from stoker.engine import optimizer_fast_path
-from toys import same_bits
+from support.toys import same_bits
 
 OPTIMIZERS = [
     functools.partial(torch.optim.SGD, momentum=0.9),

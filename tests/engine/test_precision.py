@@ -1,4 +1,4 @@
-"""Fewer bits where the processor has them, and words where it only says so."""
+"""bf16 runs on CPUs that support it, and is rejected on those that only report so."""
 
 import os
 import subprocess
@@ -21,42 +21,44 @@ print("computed")
 """
 
 
-def told(script: str, **more: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != CAP} | more
     return subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
 
 
-def test_bf16_computes_on_this_machine_or_is_refused_in_words():
-    found = told(WIDE)
+def test_bf16_computes_on_this_machine_or_is_rejected():
+    found = run(WIDE)
     if found.returncode != 0:
-        assert found.stderr.splitlines()[-1].startswith("ValueError: precision 'bf16' would end")
-        found = told(WIDE, **{CAP: "AVX512_CORE_BF16"})  # as those words say
+        assert found.stderr.splitlines()[-1].startswith("ValueError: precision 'bf16' would crash")
+        found = run(WIDE, **{CAP: "AVX512_CORE_BF16"})  # as the error says
     assert (found.returncode, found.stdout) == (0, "computed\n")
 
 
 @pytest.fixture
-def dies_if_tried(monkeypatch):
-    """A machine that ends what computes in bfloat16."""
+def crashes_if_probed(monkeypatch):
+    """Simulate a CPU that crashes a process which computes in bfloat16."""
     monkeypatch.delenv(CAP)
-    monkeypatch.setattr(precision, "_TRY", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(
+        precision, "_PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    )
     precision._check_processor.cache_clear()
     yield
     precision._check_processor.cache_clear()
 
 
-@pytest.mark.usefixtures("dies_if_tried")
-def test_bf16_is_refused_where_tiles_are_announced_and_missing(monkeypatch):
-    monkeypatch.setattr(precision, "_announces_tiles", lambda: True)
+@pytest.mark.usefixtures("crashes_if_probed")
+def test_bf16_is_rejected_where_amx_is_reported_and_missing(monkeypatch):
+    monkeypatch.setattr(precision, "_reports_amx", lambda: True)
     engine(precision="fp32")
-    with pytest.raises(ValueError, match=r"announces AMX .* set ONEDNN_MAX_CPU_ISA=AVX512_CORE"):
+    with pytest.raises(ValueError, match=r"reports AMX .* set ONEDNN_MAX_CPU_ISA=AVX512_CORE"):
         engine(precision="bf16")
     monkeypatch.setenv(CAP, "AVX512_CORE_BF16")
     engine(precision="bf16")
 
 
-@pytest.mark.usefixtures("dies_if_tried")
-def test_bf16_is_not_tried_where_no_tiles_are_announced(monkeypatch):
-    monkeypatch.setattr(precision, "_announces_tiles", lambda: False)
+@pytest.mark.usefixtures("crashes_if_probed")
+def test_bf16_is_not_probed_where_no_amx_is_reported(monkeypatch):
+    monkeypatch.setattr(precision, "_reports_amx", lambda: False)
     engine(precision="bf16")

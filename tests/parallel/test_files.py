@@ -1,4 +1,4 @@
-"""Data, folders, files and terminals that several processes have in common."""
+"""Data, folders, files and terminals that several processes share."""
 
 from collections import Counter
 from itertools import chain
@@ -15,7 +15,7 @@ def flat(lists):
 
 
 @pytest.mark.row("O21")
-def test_loaders_are_divided_told_or_left_alone_by_fit():
+def test_fit_shards_loaders_or_sets_their_epoch_or_leaves_them():
     (first, sampler), (second, _) = pool().run(2, file_tasks.read_by_fit)
     every = list(range(24))
     epochs = {name: heard for name, (_, heard) in first.items()}
@@ -25,9 +25,9 @@ def test_loaders_are_divided_told_or_left_alone_by_fit():
     for epoch in (0, 1):
         assert sorted(shuffled[epoch] + others[epoch]) == every
     assert shuffled[0] != shuffled[1]
-    assert epochs["shuffled"] == epochs["told"] == epochs["unsharded"] == [0, 1]
+    assert epochs["shuffled"] == epochs["sharded"] == epochs["unsharded"] == [0, 1]
     assert sampler == [0, 1]
-    for name in ("told", "stream"):
+    for name in ("sharded", "stream"):
         read = [flat(one[name][0]) for one in (first, second)]
         assert read == [every[0::2] * 2, every[1::2] * 2]
     for one in (first, second):
@@ -35,7 +35,7 @@ def test_loaders_are_divided_told_or_left_alone_by_fit():
 
 
 @pytest.mark.row("O19")
-def test_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_path):
+def test_a_folder_with_checkpoints_is_resumed_or_rejected_by_all(tmp_path):
     folder = tmp_path / "checkpoints"
     assert pool().run(2, file_tasks.starting, folder, "auto") == [(8, 8)] * 2
     refused = pool().run(2, file_tasks.starting, folder, "never")
@@ -43,8 +43,8 @@ def test_a_folder_with_checkpoints_is_gone_on_with_or_refused_by_all(tmp_path):
     assert refused[0].startswith(f"resume='never', but '{folder}' holds the checkpoints of another")
     assert pool().run(2, file_tasks.starting, folder, "auto") == [(0, 8)] * 2
     refused = pool().run(2, file_tasks.locked, folder)
-    for said in refused:
-        assert f"'{folder}' is in use by process" in said
+    for error in refused:
+        assert f"'{folder}' is in use by process" in error
 
 
 @pytest.mark.row("X02", "O23")

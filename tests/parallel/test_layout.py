@@ -1,4 +1,4 @@
-"""What a layout refuses, before any process starts."""
+"""What a layout rejects before any process starts."""
 
 import itertools
 
@@ -26,7 +26,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("names", REFUSED, ids=lambda names: " × ".join(sorted(names)))
 def test_what_cannot_be_combined_is_refused_with_what_can(names):
-    with pytest.raises(ValueError, match="cannot be combined: what goes together is") as refusal:
+    with pytest.raises(ValueError, match="is not supported: you can combine") as refusal:
         Layout(**dict.fromkeys(names, 2))
     for name in names:
         assert f"{name} 2" in str(refusal.value)
@@ -36,20 +36,21 @@ def test_what_cannot_be_combined_is_refused_with_what_can(names):
 def test_what_can_be_combined_is_taken_and_counted(names):
     layout = Layout(**dict.fromkeys(names, 2))
     assert layout.processes == 4
-    assert layout.parts == 2 ** len(names & {"replicate", "shard"})
+    assert layout.data_ranks == 2 ** len(names & {"replicate", "shard"})
 
 
 def test_what_fills_is_refused_in_a_wrong_combination_when_it_is_filled():
     first, second = sorted(REFUSED[0])
     layout = Layout(**{first: -1, second: 2})
-    with pytest.raises(ValueError, match="cannot be combined"):
+    with pytest.raises(ValueError, match="is not supported: you can combine"):
         layout.filled(4)
 
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("size", [0, -2, 2.0, "2", True, None])
-def test_a_size_is_a_whole_number(name, size):
-    with pytest.raises(ValueError, match=f"{name} is a whole number from 1, or -1 to fill, got"):
+def test_a_size_is_an_integer(name, size):
+    message = f"{name} must be an integer of at least 1, or -1 to fill, got"
+    with pytest.raises(ValueError, match=message):
         Layout(**{name: size})
 
 
@@ -76,34 +77,37 @@ OPTIONS = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_that_would_do_nothing_is_refused(option):
     size, value = OPTIONS[option]
-    Layout(**{size: 2, option: value})  # beside its size it is taken
-    with pytest.raises(ValueError, match=f"{option} is about {size}, but {size} is 1"):
+    Layout(**{size: 2, option: value})  # with its size it is accepted
+    with pytest.raises(ValueError, match=f"{option} is an option of {size}, but {size} is 1"):
         Layout(**{option: value})
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"shard": 2, "dtype": "float32"}, "dtype is 'bf16', 'fp16' or 'fp32', got 'float32'"),
-        ({"virtual": 2}, "virtual is about pipeline, but pipeline is 1"),
-        ({"pipeline": 2, "virtual": 0}, "virtual is a whole number from 1, got 0"),
-        ({"pipeline": 2, "microbatches": 1.5}, "microbatches is a whole number from 1, got 1.5"),
+        ({"shard": 2, "dtype": "float32"}, "dtype must be 'bf16', 'fp16' or 'fp32', got 'float32'"),
+        ({"virtual": 2}, "virtual is an option of pipeline, but pipeline is 1"),
+        ({"pipeline": 2, "virtual": 0}, "virtual must be an integer of at least 1, got 0"),
+        (
+            {"pipeline": 2, "microbatches": 1.5},
+            "microbatches must be an integer of at least 1, got 1.5",
+        ),
         ({"pipeline": 2, "schedule": "1f2b"}, "'1f2b'.*did you mean '1f1b'"),
-        ({"pipeline": 2, "schedule": "gpipe", "virtual": 2}, "gpipe has one stage in each process"),
+        ({"pipeline": 2, "schedule": "gpipe", "virtual": 2}, "gpipe has one stage per process"),
         ({"pipeline": 4, "microbatches": 2}, "2 micro-batches are too few for 4 stages"),
         (
             {"pipeline": 2, "schedule": "zero-bubble", "microbatches": 3},
-            "3 micro-batches do not divide by 2 processes",
+            "3 micro-batches are not a multiple of 2 processes",
         ),
         (
             {"pipeline": 2, "replicate": 2, "unused": True},
-            "unused is about copies alone",
+            "unused is an option of replicate alone",
         ),
     ],
     ids=str,
 )
-def test_a_wrong_option_is_refused_in_words(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_option_is_rejected(options, message):
+    with pytest.raises(ValueError, match=message):
         Layout(**options)
 
 

@@ -89,5 +89,5 @@ def test_one_process_fills_a_layout_and_has_nothing_to_share():
     assert Layout(replicate=-1, unused=True).filled(1) == Layout()
     assert Layout(shard=-1, offload=True, reshard=False).filled(1) == Layout()
     assert Layout(shard=-1, offload=True).filled(2).offload
-    with pytest.raises(ValueError, match="dtype is about shard"):
+    with pytest.raises(ValueError, match="dtype is an option of shard"):
         Layout(shard=-1, dtype="bf16").filled(1)

@@ -1,4 +1,4 @@
-"""Models that are used in part, called by parts, or trained by loops of one's own."""
+"""Models that are used in part, called by parts, or trained by your own loop."""
 
 import functools
 
@@ -10,16 +10,16 @@ from support.pool import pool
 from support.tasks import models as model_tasks
 
 
-def test_parameters_that_take_no_part_are_named():
-    for said in pool().run(2, model_tasks.refused, None):
-        assert said.startswith("2 parameters took no part in the step and have no gradient "
+def test_parameters_that_are_not_used_are_named():
+    for error in pool().run(2, model_tasks.refused, None):
+        assert error.startswith("2 parameters were not used in the step and have no gradient "
                                "(b.weight, b.bias)")  # fmt: skip
-        assert "Layout(unused=True)" in said
+        assert "Layout(unused=True)" in error
 
 
-def test_parameters_that_take_no_part_any_more_are_named():
-    for said in pool().run(2, model_tasks.refused, 2):
-        assert said.startswith("2 parameters took no part in the step and have no gradient "
+def test_parameters_that_are_no_longer_used_are_named():
+    for error in pool().run(2, model_tasks.refused, 2):
+        assert error.startswith("2 parameters were not used in the step and have no gradient "
                                "(b.weight, b.bias)")  # fmt: skip
 
 
@@ -47,14 +47,14 @@ def alone_in_any_layout():
     ],
     ids=str,
 )
-def test_a_loop_of_ones_own_that_goes_through_stages_as_well(layout):
+def test_your_own_loop_also_runs_through_stages(layout):
     wanted = alone_in_any_layout()
     found = pool().run(layout.processes, model_tasks.in_any_layout, layout)
     for one in found:
         close(one["one"], wanted["one"])
         close(one["four"], wanted["four"])
     with_loss = [one["losses"] for one in found if one["losses"][0] is not None]
-    assert len(with_loss) == layout.parts * layout.tensor
+    assert len(with_loss) == layout.data_ranks * layout.tensor
     for step, loss in enumerate(wanted["losses"]):
         mean = sum(losses[step] for losses in with_loss) / len(with_loss)
         assert float(mean) == pytest.approx(float(loss), abs=1e-12)
@@ -75,7 +75,7 @@ def alone():
     ],
     ids=str,
 )
-def test_loops_of_ones_own_train_to_what_one_process_does(layout):
+def test_your_own_loops_train_to_what_one_process_does(layout):
     for found in pool().run(layout.processes, model_tasks.own_loops, layout):
         for case, weights in alone().items():
             close(found[case], weights)

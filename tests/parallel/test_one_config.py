@@ -33,8 +33,8 @@ def alone():
         return one_config.train(Path(folder))
 
 
-def check(processes, words, folder):
-    parallel = dict(word.split("=") for word in words.split())
+def check(processes, options, folder):
+    parallel = dict(option.split("=") for option in options.split())
     parts = int(parallel.get("replicate", 1)) * int(parallel.get("shard", 1))
     found = pool().run(
         processes, one_config.train, folder, f"train_loader.batch_size={16 // parts}",
@@ -45,11 +45,11 @@ def check(processes, words, folder):
         assert losses == pytest.approx(alone(), rel=1e-4)
 
 
-@pytest.mark.parametrize("words", TWO)
-def test_the_transformer_of_the_examples_trains_in_two_processes(words, tmp_path):
-    check(2, words, tmp_path)
+@pytest.mark.parametrize("options", TWO)
+def test_the_transformer_of_the_examples_trains_in_two_processes(options, tmp_path):
+    check(2, options, tmp_path)
 
 
-@pytest.mark.parametrize("words", FOUR)
-def test_the_transformer_of_the_examples_trains_in_four_processes(words, tmp_path):
-    check(4, words, tmp_path)
+@pytest.mark.parametrize("options", FOUR)
+def test_the_transformer_of_the_examples_trains_in_four_processes(options, tmp_path):
+    check(4, options, tmp_path)

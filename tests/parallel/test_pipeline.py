@@ -35,7 +35,7 @@ def test_gradients_are_those_of_one_process_and_the_last_stage_alone_has_outputs
     for n, gradient in found:
         torch.testing.assert_close(gradient, one[n], rtol=0, atol=1e-10)
     assert len(last[1]) == 8 * len(sizes)
-    assert all(told == [] for _, told in others)
+    assert all(outputs == [] for _, outputs in others)
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
@@ -50,9 +50,9 @@ def test_1f1b_warms_up_with_as_many_forwards_as_stages_follow(processes):
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "interleaved"])
-def test_looking_gives_what_one_process_sees_for_batches_of_any_size(kind):
+def test_evaluation_gives_what_one_process_does_for_batches_of_any_size(kind):
     sizes = [8, 5, 1, 6]
-    first, last = pool().run(2, tasks.looks, kind, sizes)
+    first, last = pool().run(2, tasks.forward_passes, kind, sizes)
     assert first == [None] * len(sizes)
     model = tasks.build("mlp")
     for size, (loss, outputs, predicted) in zip(sizes, last, strict=True):
@@ -63,7 +63,7 @@ def test_looking_gives_what_one_process_sees_for_batches_of_any_size(kind):
         assert not outputs.requires_grad
 
 
-def test_a_trainer_cannot_tell_the_schedules_apart():
+def test_a_trainer_gives_the_same_with_both_schedules():
     ranks = pool().run(2, tasks.trained)
     weights, results, seen, predicted = tasks.trained()
     found = {n: weight for rank in ranks for n, weight in rank[0].items()}
@@ -76,22 +76,22 @@ def test_a_trainer_cannot_tell_the_schedules_apart():
     assert [count for point, count in ranks[1][2] if point == "step"] == [8, 8, 4] * 2
 
 
-def test_state_dicts_of_all_processes_are_the_whole_model_and_tied_weights_count_once():
+def test_state_dicts_of_all_processes_are_the_complete_model_and_tied_weights_count_once():
     ranks = pool().run(2, tasks.state_and_owned)
-    whole = tasks.Net(tied=True).state_dict()
-    assert {n for state, _ in ranks for n in state} == set(whole)
+    complete = tasks.Net(tied=True).state_dict()
+    assert {n for state, _ in ranks for n in state} == set(complete)
     assert {n for n in ranks[0][0] if n in ranks[1][0]} == set()
     owned = [n for _, names in ranks for n in names]
-    assert sorted(owned) == sorted(set(whole) - {"head.weight"})
+    assert sorted(owned) == sorted(set(complete) - {"head.weight"})
 
 
-def test_tied_weights_begin_alike_where_processes_were_seeded_differently():
+def test_tied_weights_start_equal_where_processes_were_seeded_differently():
     first, last = pool().run(2, tasks.state_and_owned, False)
     assert torch.equal(first[0]["embed.weight"], last[0]["head.weight"])
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "zero-bubble"])
-def test_frozen_stages_may_thaw_while_the_run_goes_on(kind):
+def test_frozen_stages_may_be_unfrozen_during_the_run(kind):
     ranks = pool().run(2, tasks.frozen_then_thawed, kind)
     for number, prepare in enumerate((tasks.frozen, lambda model: model)):
         engine = tasks.engine_of("mlp", prepare(tasks.build("mlp")))
@@ -133,45 +133,45 @@ def test_stages_may_be_sharded(name, kind):
 
 
 def test_zero_bubble_refuses_sharded_stages():
-    with pytest.raises(ValueError, match="'zero-bubble' computes gradients in two parts"):
+    with pytest.raises(ValueError, match="'zero-bubble' computes gradients in two passes"):
         Layout(pipeline=2, shard=2, schedule="zero-bubble")
 
 
-def test_steps_that_a_pipeline_cannot_run_are_told_why():
-    (said,) = pool().run(1, tasks.faults)
-    assert "drew random numbers before it called the model" in said["draws"]
-    assert "called the model twice" in said["calls_twice"]
-    assert "did not call engine(…)" in said["never_calls"]
-    assert "has a backward of its own" in said["backward"]
+def test_steps_that_a_pipeline_cannot_run_are_rejected_with_a_reason():
+    (errors,) = pool().run(1, tasks.faults)
+    assert "drew random numbers before it called the model" in errors["draws"]
+    assert "called the model twice" in errors["calls_twice"]
+    assert "did not call engine(…)" in errors["never_calls"]
+    assert "overrides backward" in errors["backward"]
 
 
-def test_a_batch_size_that_never_divides_is_told():
-    (told,) = pool().run(1, tasks.told_of_a_size)
-    (line,) = told
+def test_a_batch_size_that_never_divides_is_logged():
+    (lines,) = pool().run(1, tasks.logged_of_a_size)
+    (line,) = lines
     assert "a batch of 6 samples does not divide into 4 micro-batches, and is cut into 3" in line
 
 
-def test_a_part_that_is_elsewhere_says_where():
+def test_calling_a_remote_part_names_its_process():
     first, last = pool().run(2, tasks.call_of_the_model)
-    assert "is in pipeline stage 1, which process 1 of the pipeline holds" in first
+    assert "is in pipeline stage 1, in process 1 of the pipeline" in first
     assert "'0' is in pipeline stage 0" in last
 
 
 def test_micro_batches_that_do_not_fit_the_stages_are_refused():
     interleaved = PipelineSchedule("interleaved", 6)
-    with pytest.raises(ValueError, match="6 micro-batches do not divide by 4 processes"):
+    with pytest.raises(ValueError, match="6 micro-batches are not a multiple of 4 processes"):
         interleaved.microbatches_for(4, virtual=2)
     with pytest.raises(ValueError, match="2 micro-batches are too few for 4 stages"):
         PipelineSchedule("1f1b", 2).microbatches_for(4, virtual=1)
-    with pytest.raises(ValueError, match="gpipe has one stage in each process.*virtual=2"):
+    with pytest.raises(ValueError, match="gpipe has one stage per process.*virtual=2"):
         PipelineSchedule("gpipe").microbatches_for(2, virtual=2)
-    with pytest.raises(ValueError, match="interleaved has several stages in each process"):
+    with pytest.raises(ValueError, match="interleaved has several stages per process"):
         PipelineSchedule("interleaved").microbatches_for(2, virtual=1)
     with pytest.raises(ValueError, match="virtual=3, but the layout has virtual=2"):
         PipelineSchedule("interleaved", virtual=3).microbatches_for(2, virtual=2)
 
 
-def test_micro_batches_are_as_many_as_stages_unless_said():
+def test_micro_batches_are_as_many_as_stages_by_default():
     assert PipelineSchedule().microbatches_for(4, virtual=1) == 4
     assert PipelineSchedule("interleaved").microbatches_for(4, virtual=2) == 8
     assert PipelineSchedule("gpipe", 3).microbatches_for(4, virtual=1) == 3
@@ -181,8 +181,8 @@ def test_micro_batches_are_as_many_as_stages_unless_said():
     ("options", "message"),
     [
         ({"kind": "1f1"}, "schedule '1f1' is unknown.*did you mean '1f1b'"),
-        ({"microbatches": 0}, "microbatches is a positive number, got 0"),
-        ({"virtual": -1}, "virtual is a positive number, got -1"),
+        ({"microbatches": 0}, "microbatches must be at least 1, got 0"),
+        ({"virtual": -1}, "virtual must be at least 1, got -1"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -192,4 +192,4 @@ def test_wrong_options_are_refused(options, message):
 
 def test_a_model_without_stages_is_refused():
     with pytest.raises(ValueError, match="the engine's layout has none"):
-        PipelineSchedule().look(tasks.alone("mlp"), None, max)
+        PipelineSchedule().forward_only(tasks.alone("mlp"), None, max)

@@ -1,4 +1,4 @@
-"""Runs of several processes go on: to the same bits, or in another layout."""
+"""Runs of several processes resume: to the same bits, or in another layout."""
 
 import functools
 
@@ -29,17 +29,17 @@ def named(layout):
 
 def run(layout, *args):
     if layout is None:
-        return [layouts_all.going_on(None, *args)]
-    return pool().run(layout.processes, layouts_all.going_on, layout, *args)
+        return [layouts_all.resumable(None, *args)]
+    return pool().run(layout.processes, layouts_all.resumable, layout, *args)
 
 
 @pytest.mark.parametrize("layout", SAME, ids=named)
 def test_a_run_that_is_broken_off_ends_at_the_same_bits(layout, tmp_path):
-    whole = run(layout, tmp_path / "whole", None, 0.2)
+    complete = run(layout, tmp_path / "uninterrupted", None, 0.2)
     assert set(run(layout, tmp_path / "broken", 3, 0.2)) == {None}
     assert set(run(layout, tmp_path / "broken", 8, 0.2)) == {None}
     again = run(layout, tmp_path / "broken", None, 0.2)
-    assert differences([*map(list, whole)], [*map(list, again)]) == []
+    assert differences([*map(list, complete)], [*map(list, again)]) == []
 
 
 MOVES = [
@@ -62,16 +62,16 @@ MOVES = [
 
 @functools.cache
 def uninterrupted(folder):
-    return layouts_all.going_on(None, folder, None, 0.0)
+    return layouts_all.resumable(None, folder, None, 0.0)
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    return uninterrupted(tmp_path_factory.mktemp("whole"))
+    return uninterrupted(tmp_path_factory.mktemp("uninterrupted"))
 
 
 @pytest.mark.parametrize(("first", "second"), MOVES, ids=named)
-def test_a_run_goes_on_in_another_layout(first, second, tmp_path, expected):
+def test_a_run_resumes_in_another_layout(first, second, tmp_path, expected):
     assert set(run(first, tmp_path, 3, 0.0)) == {None}
     weights, averages, history, *_ = run(second, tmp_path, None, 0.0)[0]
     for found, wanted in ((weights, expected[0]), (averages, expected[1])):

@@ -63,9 +63,9 @@ def test_uneven_data_trains_to_what_one_process_makes_of_all_of_it(layout):
     "layout", [Layout(replicate=2), Layout(shard=2), Layout(tensor=2, plan=TENSOR)], ids=str
 )
 def test_evaluation_counts_every_sample_once(layout):
-    results, counts, _ = row_tasks.compute_loss(None)
-    found = pool().run(2, row_tasks.compute_loss, layout)
-    by_part = {part: counts for _, counts, part in found}
-    assert sum((Counter(one) for one in by_part.values()), Counter()) == counts
+    results, counts, _ = row_tasks.evaluated(None)
+    found = pool().run(2, row_tasks.evaluated, layout)
+    by_rank = {rank: counts for _, counts, rank in found}
+    assert sum((Counter(one) for one in by_rank.values()), Counter()) == counts
     for one, _, _ in found:
         assert one == pytest.approx(results, abs=1e-12)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from stoker.parallel.pipeline.stage_plan import balanced, parts_of, plan_stages
+from stoker.parallel.pipeline.stage_plan import balance, parts_of, plan_stages
 
 
 class Blocks(nn.Module):
@@ -16,7 +16,7 @@ class Blocks(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(2), nn.Linear(2, 5))
 
 
-class Told(Blocks):
+class NamedParts(Blocks):
     pipeline_parts = ("embed", "blocks.*", "head")
 
 
@@ -39,7 +39,7 @@ def test_a_sequential_that_does_more_than_run_its_parts_is_one_part():
 def test_patterns_keep_the_order_of_modules_and_a_model_may_bring_its_own():
     names = ["embed", *(f"blocks.{i}" for i in range(12)), "head.0", "head.1"]
     assert parts_of(Blocks(), ("embed", "blocks.*", "head")) == names
-    assert parts_of(Told()) == names
+    assert parts_of(NamedParts()) == names
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_no_sequence_is_refused_with_what_to_do():
 
 
 def test_named_split_points_are_the_first_parts_of_stages():
-    plan = plan_stages(Told(4), 3, split=("blocks.1", "head"))
+    plan = plan_stages(NamedParts(4), 3, split=("blocks.1", "head"))
     assert plan == [
         ["embed", "blocks.0"],
         ["blocks.1", "blocks.2", "blocks.3"],
@@ -76,15 +76,15 @@ def test_named_split_points_are_the_first_parts_of_stages():
     ("split", "message"),
     [
         (("blocks.1",), "1 split points make 2 stages, but the pipeline has 3"),
-        (("blocks.1", "haed"), "'haed' is no part of the model"),
-        (("blocks.9", "head"), "'blocks.9' is no part of the model; did you mean"),
+        (("blocks.1", "haed"), "'haed' is not a part of the model"),
+        (("blocks.9", "head"), "'blocks.9' is not a part of the model; did you mean"),
         (("head", "blocks.1"), "'blocks.1' leaves a stage before it empty"),
         (("embed", "head"), "'embed' leaves a stage before it empty"),
     ],
 )
 def test_wrong_split_points_are_refused(split, message):
     with pytest.raises(ValueError, match=message):
-        plan_stages(Told(4), 3, split=split)
+        plan_stages(NamedParts(4), 3, split=split)
 
 
 def test_fewer_parts_than_stages_are_refused():
@@ -107,7 +107,7 @@ def test_no_other_split_has_a_lighter_heaviest_stage(weights, data):
     def heaviest(starts):
         return max(sum(weights[a:b]) for a, b in pairwise([*starts, len(weights)]))
 
-    starts = balanced(weights, stages)
+    starts = balance(weights, stages)
     assert starts[0] == 0
     assert len(starts) == stages
     assert starts == sorted(set(starts))

@@ -54,7 +54,7 @@ def test_four_processes_train_as_one():
 
 
 @each_model
-def test_gradients_of_layers_that_stay_whole_are_the_same_bits_everywhere(build):
+def test_gradients_of_unsplit_layers_are_the_same_bits_everywhere(build):
     (*_, first, split), (*_, second, _) = pool().run(2, tasks.split_training, build)
     assert first.keys() == second.keys()
     assert len(first) >= 5  # norms, positions
@@ -62,7 +62,7 @@ def test_gradients_of_layers_that_stay_whole_are_the_same_bits_everywhere(build)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_plan_of_ones_own_does_what_the_ready_one_does():
+def test_your_own_plan_does_what_the_ready_one_does():
     plan = {
         "blocks.*.attn.q": "col",
         "blocks.*.attn.k": "col",
@@ -99,15 +99,15 @@ def test_the_plan_for_llama_fits_models_of_the_same_names(name):
     assert words["lm_head"] == ("gather", 1)
 
 
-def test_what_stays_whole_is_that_of_the_first_process_in_any_form():
-    first, second = pool().run(2, tasks.whole_state)
+def test_unsplit_tensors_are_those_of_the_first_process_in_any_form():
+    first, second = pool().run(2, tasks.unsplit_state)
     assert first.keys() == second.keys() >= {"mask", "turned", "numbers", "norm.running_mean"}
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first["numbers"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("build", [tasks.own, tasks.gpt2])
-def test_a_split_model_computes_in_bfloat16_as_a_whole_one_does(build):
+def test_a_split_model_computes_in_bfloat16_as_an_unsplit_one_does(build):
     for split, alone in pool().run(2, tasks.in_bfloat16, build):
         assert split == pytest.approx(alone, rel=0.01)
 
@@ -145,7 +145,7 @@ def test_copies_of_split_layers_train_as_one_process(build):
 
 
 @pytest.mark.parametrize("build", [tasks.own, tasks.gpt2])
-def test_a_checkpoint_of_two_goes_on_in_one_process(build, tmp_path):
+def test_a_checkpoint_of_two_processes_resumes_in_one(build, tmp_path):
     expected = pool().run(2, tasks.saved_by_two, build, tmp_path / "two")[0]
     model = made(build, seed=7)
     optimizer = adamw(model)
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_two_goes_on_in_one_process(build, tmp_path):
 
 
 @pytest.mark.parametrize("build", [tasks.own, tasks.gpt2])
-def test_a_checkpoint_of_one_process_goes_on_in_two(build, tmp_path):
+def test_a_checkpoint_of_one_process_resumes_in_two(build, tmp_path):
     model = made(build)
     optimizer = adamw(model)
     train(model, optimizer, range(2))
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_one_process_goes_on_in_two(build, tmp_path):
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["split", "shard x split"])
-def test_an_optimizer_goes_on_with_the_split_parameters(sharded):
+def test_an_optimizer_continues_with_the_split_parameters(sharded):
     model = made(tasks.own)
     optimizer = adamw(model)
     train(model, optimizer, range(2))
@@ -182,7 +182,7 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
 
 
 @pytest.mark.parametrize(
-    ("build", "plan", "words"),
+    ("build", "plan", "message"),
     [
         (
             tasks.own,
@@ -193,18 +193,18 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
         (
             tasks.own,
             {"blocks.*.attn.q": "column"},
-            "the plan says 'column' for 'blocks.*.attn.q', which is no word for a layer; "
-            "did you mean 'col'? (words: col, row, gather, embed, share, divide)",
+            "the plan has 'column' for 'blocks.*.attn.q', which is not an operation; "
+            "did you mean 'col'? (operations: col, row, gather, embed, share, divide)",
         ),
-        (tasks.own, {"blocks.*.attn.q": "row:2"}, "the plan says 'row:2' for 'blocks.*.attn.q'"),
-        (tasks.own, {"blocks.*.attn.q": "col:0"}, "which is no word for a layer (words: col, row"),
+        (tasks.own, {"blocks.*.attn.q": "row:2"}, "the plan has 'row:2' for 'blocks.*.attn.q'"),
+        (tasks.own, {"blocks.*.attn.q": "col:0"}, "is not an operation (operations: col, row"),
         (tasks.own, {"norm": "col"}, "norm is a LayerNorm, expected a Linear or a Conv1D"),
         (tasks.own, {"head": "embed"}, "head is a Linear, expected an Embedding without max_norm"),
-        (tasks.own, {"embed": "divide"}, 'embed is an Embed, expected a whole number for "divide"'),
+        (tasks.own, {"embed": "divide"}, 'embed is an Embed, expected an integer for "divide"'),
         (
             tasks.own,
             {"blocks.*.mlp.up": "col"},
-            'blocks.0.mlp.up is split by "col", but no layer near it by "row": a "row" takes in',
+            'blocks.0.mlp.up is split by "col", but no layer near it by "row": a "row" takes the',
         ),
         (
             tasks.own,
@@ -219,19 +219,23 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
         (
             tasks.three_heads,
             BLOCK,
-            "blocks.0.attn.q is 3 heads wide, which 2 processes cannot share evenly",
+            "blocks.0.attn.q is 3 heads wide, which does not divide evenly by 2 processes",
         ),
         (
             tasks.odd_pair,
             {"0": "col", "2": "row"},
-            "0 is 5 wide, which 2 processes cannot share evenly",
+            "0 is 5 wide, which does not divide evenly by 2 processes",
         ),
         (
             tasks.own_tied,
             {"head": "gather"},
             "embed.tokens.weight and head.weight are one parameter: the plan must split these",
         ),
-        (tasks.packed, {"attn.qkv": "col:7"}, "attn.qkv is 48 wide in 7 parts, which 2 processes"),
+        (
+            tasks.packed,
+            {"attn.qkv": "col:7"},
+            "attn.qkv is 48 wide in 7 parts, which does not divide evenly",
+        ),
         (tasks.few_rows, {"0": "gather"}, "0 has 1 rows, too few for 2 processes"),
         (
             tasks.own,
@@ -243,14 +247,14 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
             tasks.own,
             "llama",
             "there is no ready plan for Transformer (the plan 'llama' expects "
-            "'model.layers.*.self_attn'): give one as a mapping of its layers to words, "
-            "such as {'blocks.*.attn.q': 'col', 'blocks.*.attn.o': 'row'}",
+            "'model.layers.*.self_attn'): pass one as a mapping of layer names to "
+            "operations, such as {'blocks.*.attn.q': 'col', 'blocks.*.attn.o': 'row'}",
         ),
         (
             tasks.odd_pair,
             "auto",
-            "there is no ready plan for Sequential: give one as a mapping of its layers to words, "
-            "such as {'0': 'col', '2': 'row'}",
+            "there is no ready plan for Sequential: pass one as a mapping of layer names to "
+            "operations, such as {'0': 'col', '2': 'row'}",
         ),
         (
             tasks.qwen3,
@@ -260,7 +264,7 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
         ),
     ],
 )
-def test_a_plan_that_does_not_fit_is_refused_in_words_and_changes_nothing(build, plan, words):
-    for said, same in pool().run(2, tasks.refusal, build, plan):
-        assert words in said
+def test_a_plan_that_does_not_fit_is_rejected_and_changes_nothing(build, plan, message):
+    for error, same in pool().run(2, tasks.refusal, build, plan):
+        assert message in error
         assert same

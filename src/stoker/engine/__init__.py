@@ -1,9 +1,9 @@
-"""A model and what trains it, as an object with PyTorch-shaped calls."""
+"""`Engine`: a model and what trains it, with PyTorch-shaped calls."""
 
-from stoker.engine.engine import Engine, bare
-from stoker.engine.own_loop import ForwardBackward
-from stoker.engine.pipeline_schedule import PipelineSchedule, schedule_of
-from stoker.engine.schedule import PlainSchedule, Schedule
+from stoker.engine.engine import Engine, unwrap
+from stoker.engine.forward_backward import ForwardBackward
+from stoker.engine.pipeline_schedule import PipelineSchedule, schedule_for
+from stoker.engine.schedule import PlainSchedule, Schedule, StepContext
 
 __all__ = [
     "Engine",
@@ -11,6 +11,7 @@ __all__ = [
     "PipelineSchedule",
     "PlainSchedule",
     "Schedule",
-    "bare",
-    "schedule_of",
+    "StepContext",
+    "schedule_for",
+    "unwrap",
 ]

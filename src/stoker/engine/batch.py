@@ -1,4 +1,4 @@
-"""How batches are read: what goes into the model, what comes out of it, and where the loss is."""
+"""Read batches: call the model with the inputs, and find the loss."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from stoker.core.types import Batch, Output
 from stoker.engine.engine import Engine
 
 
-def split(batch: Batch) -> tuple[Any, Any]:
-    """A batch as ``(inputs, targets)``; targets are None where it has none."""
+def split_inputs(batch: Batch) -> tuple[Any, Any]:
+    """Return a batch as ``(inputs, targets)``; targets are None if the batch has none."""
     if isinstance(batch, tuple | list):
         if len(batch) == 2:
             return batch[0], batch[1]
@@ -25,8 +25,8 @@ def split(batch: Batch) -> tuple[Any, Any]:
     return batch, None
 
 
-def call(engine: Engine, inputs: Any, *more: Any) -> Any:
-    """The model on inputs: a tensor as one argument, a tuple as several, a dict by name."""
+def call_model(engine: Engine, inputs: Any, *more: Any) -> Any:
+    """Call the model: a tensor is one argument, a tuple several, a dict keyword arguments."""
     try:
         if isinstance(inputs, Tensor):
             return engine(inputs, *more)
@@ -36,20 +36,20 @@ def call(engine: Engine, inputs: Any, *more: Any) -> Any:
             return engine(*inputs, *more)
         return engine(inputs, *more)
     except (TypeError, RuntimeError) as error:
-        given = ", ".join(describe(part) for part in (inputs, *more))
-        error.add_note(f"{type(engine.model).__name__} was called with {given}")
+        arguments = ", ".join(describe(argument) for argument in (inputs, *more))
+        error.add_note(f"{type(engine.model).__name__} was called with {arguments}")
         if more and engine.criterion is None:
             error.add_note(
-                "the engine has no criterion, so the model got the targets too: give Engine a "
-                "criterion unless the model returns its own loss"
+                "the engine has no criterion, so the model got the targets too: pass a criterion "
+                "to Engine unless the model returns its own loss"
             )
         raise
 
 
-def supervised(engine: Engine, batch: Batch) -> Output:
-    """Model, then criterion: ``criterion(model(inputs), targets)``."""
-    inputs, targets = batch if batch.__class__ is tuple and len(batch) == 2 else split(batch)
-    outputs = call(engine, inputs)
+def forward_with_criterion(engine: Engine, batch: Batch) -> Output:
+    """Compute ``criterion(model(inputs), targets)``."""
+    inputs, targets = batch if batch.__class__ is tuple and len(batch) == 2 else split_inputs(batch)
+    outputs = call_model(engine, inputs)
     try:
         loss = engine.criterion(outputs, targets)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -59,29 +59,29 @@ def supervised(engine: Engine, batch: Batch) -> Output:
 
 
 def _explain(error: Exception, criterion: Any, batch: Batch, outputs: Any, targets: Any) -> None:
-    """Say what a criterion that failed was given and, where known, what it expects."""
+    """Add the arguments of a criterion that failed to its error and, if known, what it expects."""
     name = getattr(criterion, "__name__", type(criterion).__name__)
     if targets is None:
         raise ValueError(
             f"the batch, {describe(batch)}, has no targets for {name}: expected a pair "
             "(inputs, targets); leave the criterion out if the model returns its own loss"
         ) from error
-    fault = fault_of_targets(criterion, outputs, targets)
-    if fault is not None:
-        raise ValueError(f"criterion {name} got {fault}") from error
+    problem = target_error(criterion, outputs, targets)
+    if problem is not None:
+        raise ValueError(f"criterion {name} got {problem}") from error
     error.add_note(
         f"criterion {name} got outputs {describe(outputs)} and targets {describe(targets)}"
     )
 
 
-def self_judged(engine: Engine, batch: Batch) -> Output:
-    """A model that returns its own loss: a scalar, a dict of losses, or an object with ``.loss``.
+def forward_with_model_loss(engine: Engine, batch: Batch) -> Output:
+    """Run a model that returns a loss: a scalar, a dict of losses, or an object with ``.loss``.
 
-    Targets, where the batch has them, are its last argument. Without a loss in what it returns
-    (many such models give predictions in evaluation mode) the output has none.
+    Targets, if the batch has them, are the last argument. The output has no loss if the model
+    returns none: many such models return predictions in evaluation mode.
     """
-    inputs, targets = split(batch)
-    outputs = call(engine, inputs) if targets is None else call(engine, inputs, targets)
+    inputs, targets = split_inputs(batch)
+    outputs = call_model(engine, inputs) if targets is None else call_model(engine, inputs, targets)
     loss, scalars = find_loss(outputs)
     if isinstance(batch, Mapping):
         targets = batch.get("labels", batch.get("targets"))  # for metrics
@@ -89,7 +89,7 @@ def self_judged(engine: Engine, batch: Batch) -> Output:
 
 
 def find_loss(outputs: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """The loss in what a model or a step returned, and the losses it is the sum of, by name."""
+    """Return the loss in what a model or step returned, and the named losses it is the sum of."""
     if isinstance(outputs, Tensor):
         return (outputs if outputs.ndim == 0 else None), {}
     if isinstance(outputs, Mapping):
@@ -115,8 +115,8 @@ _SAME_SHAPE = (
 )
 
 
-def fault_of_targets(criterion: Any, outputs: Any, targets: Any) -> str | None:
-    """What is wrong with the targets for one of torch's own losses, None where nothing shows."""
+def target_error(criterion: Any, outputs: Any, targets: Any) -> str | None:
+    """Return what is wrong with the targets for one of torch's losses; None if nothing is found."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return None
     dtype = str(targets.dtype).removeprefix("torch.")

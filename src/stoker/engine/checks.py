@@ -1,80 +1,118 @@
-"""What an engine refuses, in words, before anything runs."""
+"""Check the arguments of an engine before anything runs."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
-from stoker.engine.fused import tell_of_fused
+from stoker.engine.fused import suggest_fused
 
 _log = get_logger()
 
+_DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 
-def check_parts(
+
+def check_arguments(
     model: Any, criterion: Any, lr_step: str, clip_norm: float | None, clip_value: float | None
 ) -> None:
-    """The model is a module, the criterion can be called, limits are not negative."""
+    """Check that the model is a module, the criterion is callable and limits are not negative."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {_kind(model)}, expected a torch.nn.Module")
     if _kind(model) in ("DistributedDataParallel", "FullyShardedDataParallel"):
         raise TypeError(
-            f"model is wrapped in {_kind(model)}, which is the engine's business: give the model "
-            "itself, and a layout"
+            f"model is wrapped in {_kind(model)}, which the engine does itself: pass the model "
+            "without the wrapper, and a layout"
         )
     if criterion is not None and (not callable(criterion) or isinstance(criterion, type)):
         raise TypeError(
-            f"criterion is {_a(criterion)}, expected a loss function such as nn.CrossEntropyLoss()"
+            f"criterion is {_describe(criterion)}, expected a loss function such as "
+            "nn.CrossEntropyLoss()"
         )
     if lr_step not in ("step", "epoch"):
-        raise ValueError(f"lr_step is 'step' or 'epoch', got {lr_step!r}")
+        raise ValueError(f"lr_step must be 'step' or 'epoch', got {lr_step!r}")
     for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if limit is not None and limit < 0:
-            raise ValueError(f"{name} is a positive limit, or 0 or None for none, got {limit}")
+            raise ValueError(f"{name} must be positive, or 0 or None for no limit, got {limit}")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return the device of that name, checked to exist on this machine.
+
+    "auto" is the accelerator that torch finds, or the CPU. Devices other than the CPU are
+    implemented but not tested: no test machine had one.
+    """
+    if device == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return found if found is not None else torch.device("cpu")
+    try:
+        requested = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device {device!r} is unknown: expected one of {', '.join(_DEVICES)}, "
+            "with an index like 'cuda:2' if there are several"
+        ) from error
+    if requested.type == "cpu":
+        return requested
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type != requested.type:
+        available = f"{found.type} and cpu" if found is not None else "cpu only"
+        raise ValueError(
+            f"device '{requested}' was requested, but this machine has {available}: "
+            "use device='auto' or device='cpu'"
+        )
+    count = torch.accelerator.device_count()
+    if requested.index is not None and requested.index >= count:
+        raise ValueError(
+            f"device '{requested}' was requested, but there are {count}: "
+            f"{requested.type}:0 to {requested.type}:{count - 1}"
+        )
+    return requested
 
 
 def check_optimizer(optimizer: Any, model: nn.Module, criterion: Any) -> dict[str, Optimizer]:
-    """The optimizers by name, each over parameters of the model (or of the criterion)."""
+    """Return the optimizers by name, checked to hold parameters of the model or the criterion."""
     if optimizer is None:
         return {}
     named = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
-    own = {id(parameter) for parameter in model.parameters()}
+    known = {id(parameter) for parameter in model.parameters()}
     if isinstance(criterion, nn.Module):
-        own |= {id(parameter) for parameter in criterion.parameters()}
+        known |= {id(parameter) for parameter in criterion.parameters()}
     for name, one in named.items():
         label = f"optimizer {name!r}" if name else "optimizer"
         if isinstance(one, type) or not all(
             hasattr(one, part) for part in ("step", "zero_grad", "param_groups")
         ):
-            raise TypeError(f"{label} is {_a(one)}, expected a torch.optim.Optimizer object")
+            raise TypeError(f"{label} is {_describe(one)}, expected a torch.optim.Optimizer object")
         if isinstance(one, LBFGS):
             raise TypeError(
-                f"{label} is LBFGS, which calls the model itself several times a step: train it in "
-                "a loop of your own"
+                f"{label} is LBFGS, which calls the model itself several times per step: train "
+                "with LBFGS in your own loop"
             )
         held: list[Tensor] = [p for group in one.param_groups for p in group["params"]]
-        foreign = [p for p in held if id(p) not in own]
+        foreign = [p for p in held if id(p) not in known]
         if foreign:
             raise ValueError(
                 f"{label} holds {len(foreign)} of {len(held)} parameters that are not the "
                 f"model's (first: shape {list(foreign[0].shape)}): build it from "
-                "model.parameters() of the model that the engine gets"
+                "model.parameters() of the model that you pass to the engine"
             )
     return named
 
 
-def optimizers_of(optimizer: Any) -> list[Optimizer]:
-    """One optimizer, several by name, or none, as a list."""
+def list_optimizers(optimizer: Any) -> list[Optimizer]:
+    """Return one optimizer, several by name, or none, as a list."""
     if optimizer is None:
         return []
     return list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
 
 
 def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict[str, LRScheduler]:
-    """The schedulers by the name of their optimizer."""
+    """Return the LR schedulers by the names of their optimizers."""
     if scheduler is None:
         return {}
     named = dict(scheduler) if isinstance(scheduler, Mapping) else {"": scheduler}
@@ -85,15 +123,21 @@ def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict
                 "hooks.Plateau(scheduler, monitor='val/loss'), and not as lr_scheduler"
             )
         if isinstance(one, type) or not callable(getattr(one, "step", None)):
-            raise TypeError(f"lr_scheduler is {_a(one)}, expected a torch learning-rate scheduler")
+            raise TypeError(
+                f"lr_scheduler is {_describe(one)}, expected a torch learning-rate scheduler"
+            )
         if name and name not in optimizers:
             raise ValueError(
-                f"lr_scheduler has {name!r}, which is no optimizer{did_you_mean(name, optimizers)}"
-                f" (there is {', '.join(map(repr, optimizers))})"
+                f"lr_scheduler has {name!r}, but no optimizer has that name"
+                f"{did_you_mean(name, optimizers)} (optimizers: "
+                f"{', '.join(map(repr, optimizers))})"
             )
         driven = getattr(one, "optimizer", None)
         if driven is not None and all(driven is not optimizer for optimizer in optimizers.values()):
-            raise ValueError("lr_scheduler drives another optimizer than the engine's")
+            raise ValueError(
+                "lr_scheduler drives an optimizer that is not the engine's: build it from the "
+                "optimizer that you pass to the engine"
+            )
         if not name and driven is not None:
             key = next(key for key, optimizer in optimizers.items() if optimizer is driven)
             return {key: one}
@@ -101,10 +145,10 @@ def check_scheduler(scheduler: Any, optimizers: Mapping[str, Optimizer]) -> dict
 
 
 def check_trainable(engine: Any) -> None:
-    """There is something to train; what is in no optimizer, or would be faster, is said."""
+    """Check that there are parameters to train; report those in no optimizer, and faster ways."""
     named = list(engine.model.named_parameters())
-    whole = engine.stages is None  # all of a stage may be frozen, where others are trained
-    if whole and not any(parameter.requires_grad for _, parameter in named):
+    is_complete = engine.stages is None  # all parameters of one pipeline stage may be frozen
+    if is_complete and not any(parameter.requires_grad for _, parameter in named):
         raise ValueError(
             f"{_kind(engine.model)} has no trainable parameters: every one of its {len(named)} has "
             "requires_grad=False"
@@ -117,10 +161,10 @@ def check_trainable(engine: Any) -> None:
             f"{len(left_out)} trainable parameters are in no optimizer and will not change "
             f"(first: {left_out[0]})"
         )
-    tell_of_fused(engine)
+    suggest_fused(engine)
 
 
-def _a(thing: Any) -> str:
+def _describe(thing: Any) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__} itself (call it first)"
     return f"a {_kind(thing)}"

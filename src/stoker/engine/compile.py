@@ -1,4 +1,4 @@
-"""Compiling a model, whole or block by block, and telling when it is compiled anew."""
+"""Compile a model, entirely or block by block, and log recompilations."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _BLOCKS = "blocks"
 
 
 def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> None:
-    """Refuse what cannot be compiled on this machine, before anything runs."""
+    """Raise an error if the model cannot be compiled on this machine."""
     if not how:
         return
     backend = backend_of(how)
@@ -28,42 +28,42 @@ def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> No
     if backend not in known:
         usual = ", ".join(torch.compiler.list_backends())
         raise ValueError(
-            f"compile is {how!r}, and torch knows no such backend"
-            f"{did_you_mean(backend, [*known, _BLOCKS])} (there is {usual}; or True, or 'blocks' "
-            "for the repeated blocks of a model alone)"
+            f"compile is {how!r}, which is not a torch.compile backend"
+            f"{did_you_mean(backend, [*known, _BLOCKS])} (backends: {usual}; or use True, or "
+            "'blocks' to compile only the repeated blocks of a model)"
         )
     if _is_regional(how) and not repeated_blocks(model):
         raise ValueError(
-            f"compile is {how!r}, and {type(model).__name__} has no list with two blocks of one "
-            "class (torch's own are none): use compile=True"
+            f"compile is {how!r}, but {type(model).__name__} has no list with two blocks of one "
+            "class (torch's own modules do not count): use compile=True"
         )
     if backend == "inductor" and device.type == "cpu":
         _check_toolchain()
-    tell_recompilations()
+    log_recompilations()
 
 
 def _check_toolchain() -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None and shutil.which("clang++") is None:
         raise ValueError(
-            f"compile needs a C++ compiler, and there is no {compiler} on this machine: install "
-            "one, name it by CXX=…, or leave out compile"
+            f"compile needs a C++ compiler, but there is no {compiler} on this machine: install "
+            "one, set CXX to its name, or leave out compile"
         )
     headers = Path(sysconfig.get_paths()["include"])
     if not (headers / "Python.h").is_file():
         raise ValueError(
-            f"compile needs the headers of Python, and there is no Python.h in '{headers}': "
+            f"compile needs the Python headers, but there is no Python.h in '{headers}': "
             "install them (python3-dev), or leave out compile"
         )
     if " " in (home := str(Path(torch.__file__).parent)):
         raise ValueError(
-            f"compile links with torch, which torch cannot do from a path with a blank ('{home}'): "
-            "install it elsewhere, or leave out compile"
+            f"compile links against torch, which fails from a path with a space ('{home}'): "
+            "install torch elsewhere, or leave out compile"
         )
 
 
 def backend_of(how: bool | str) -> str:
-    """The backend of torch.compile: ``True``, ``"eager"``, ``"blocks"`` or ``"blocks:eager"``."""
+    """Return the torch.compile backend of ``True``, "eager", "blocks" or "blocks:eager"."""
     if not isinstance(how, str):
         return "inductor"
     return how.removeprefix(_BLOCKS).removeprefix(":") or "inductor" if _is_regional(how) else how
@@ -73,10 +73,10 @@ def _is_regional(how: bool | str) -> bool:
     return isinstance(how, str) and how.partition(":")[0] == _BLOCKS
 
 
-def compiled(model: nn.Module, how: bool | str) -> Callable[..., Any]:
-    """The model run through torch.compile; as it is where only its blocks are compiled.
+def compile_model(model: nn.Module, how: bool | str) -> Callable[..., Any]:
+    """Return the model run through torch.compile; unchanged if only its blocks are compiled.
 
-    Beside the module and not in place: ``Module.compile()`` passes over torch's own containers.
+    Not in place: ``Module.compile()`` skips torch's own containers.
     """
     if not how or _is_regional(how):
         return model
@@ -84,11 +84,11 @@ def compiled(model: nn.Module, how: bool | str) -> Callable[..., Any]:
     return made
 
 
-def compiled_loss(criterion: Callable[..., Any], how: bool | str) -> Callable[..., Any]:
-    """The criterion, likewise, with code of its own.
+def compile_criterion(criterion: Callable[..., Any], how: bool | str) -> Callable[..., Any]:
+    """Return the criterion run through torch.compile, with a separate code object.
 
-    Torch keeps what it compiled by code, and its own modules share theirs: a model and a loss of
-    torch would use up each other's limit of recompilations.
+    Torch caches compiled functions by code object, and its modules share one: a model and a loss
+    of torch would use up each other's recompilation limit.
     """
     if not how or _is_regional(how):
         return criterion
@@ -102,14 +102,14 @@ def compiled_loss(criterion: Callable[..., Any], how: bool | str) -> Callable[..
 
 
 def compile_blocks(model: nn.Module, how: bool | str) -> None:
-    """Compile each repeated block by itself: those of one class share what was compiled first."""
+    """Compile each repeated block separately; blocks of one class share the compiled code."""
     if _is_regional(how):
         for block in repeated_blocks(model):
             block.compile(backend=backend_of(how))
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules of one class that stand in a list of the model, twice or more; the outermost."""
+    """Return the outermost modules that occur at least twice, with one class, in a list."""
     return list(_repeated_in(model))
 
 
@@ -125,42 +125,42 @@ def _repeated_in(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_torchs(module: nn.Module) -> bool:
-    """Whether the class is torch's own, which Module.compile() passes over."""
+    """Return whether the class is torch's own, which Module.compile() skips."""
     return type(module).__module__.startswith("torch.nn.")
 
 
-class Recompilations:
-    """Says when torch compiles code anew that it had compiled, how often it did, and why."""
+class RecompilationLogger:
+    """Logs each recompilation with the number so far and the reason."""
 
     def __init__(self) -> None:
         self.count = 0
         self._known = 0
 
     def __call__(self, compilation: Any) -> None:
-        """A compilation is over."""
+        """Log a finished compilation if it was not the first of its code."""
         from torch._dynamo.utils import guard_failures
 
         failures = [failure for found in guard_failures.values() for failure in found]
-        known = self._known if self._known <= len(failures) else 0  # torch may have forgotten them
+        known = self._known if self._known <= len(failures) else 0  # torch may have cleared them
         new, self._known = failures[known:], len(failures)
         if not str(compilation.compile_id).endswith("/0") and new:
             self.count += 1
-            reasons = dict.fromkeys(_in_short(failure) for failure in new)
+            reasons = dict.fromkeys(_failed_guard(failure) for failure in new)
             _log.info(
-                f"compiled anew ({self.count} so far): {'; '.join(reasons)}",
+                f"recompiled ({self.count} so far): {'; '.join(reasons)}",
                 ranks=None,
             )
 
 
-def _in_short(failure: str) -> str:
-    """The guard that failed, without its number and where it stands."""
+def _failed_guard(failure: str) -> str:
+    """Return the guard that failed, without its number and location."""
     return failure.splitlines()[0].partition(": ")[2].strip()
 
 
-def tell_recompilations() -> None:
-    """Have recompilations told in this process, once however often it is called."""
+def log_recompilations() -> None:
+    """Log recompilations in this process; repeated calls have no effect."""
     from torch._dynamo.callback import callback_handler
 
-    listening = callback_handler.end_callbacks
-    if not any(isinstance(one, Recompilations) for one in listening):
-        callback_handler.register_end_callback(Recompilations())
+    callbacks = callback_handler.end_callbacks
+    if not any(isinstance(callback, RecompilationLogger) for callback in callbacks):
+        callback_handler.register_end_callback(RecompilationLogger())

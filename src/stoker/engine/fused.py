@@ -1,4 +1,4 @@
-"""Optimizers that update many parameters in one call, which torch calls "foreach" and "fused"."""
+"""Choose between the "foreach", "fused" and plain implementations of torch's optimizers."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -13,73 +13,75 @@ from stoker.core.tree import is_sharded
 
 _log = get_logger()
 
-_ENOUGH = 100_000  # parameters, from which the saving shows beside forward and backward
-_RIGHT = (torch.float32, torch.float64)  # in half precisions, that of torch 2.13 is not right
+_LARGE = 100_000  # parameters; below this, the update is small compared with forward and backward
+_EXACT_DTYPES = (torch.float32, torch.float64)  # torch 2.13 is wrong for half precision
 _SAME_BITS = (Adam, AdamW, SGD, RMSprop, Adagrad)
-_CHOSEN = ("fused", "foreach")
-_WAYS = ("fused", "foreach", "capturable", "differentiable")
+_CHOICES = ("fused", "foreach")
+_IMPLEMENTATIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
-def take_lists(optimizer: Optimizer) -> None:
-    """Let the update of a small model go through lists of tensors, where that gives the same bits.
+def prefer_foreach(optimizer: Optimizer) -> None:
+    """Use the "foreach" implementation for a small model, where it gives the same bits.
 
-    On the CPU it is the same arithmetic in half the calls. Large models gain nothing by it and
-    would need more memory. Whoever has chosen a way keeps it.
+    On the CPU it does the same arithmetic in half the calls. Large models gain nothing and would
+    need more memory. An implementation that you have chosen stays.
     """
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
-    if type(optimizer) not in _SAME_BITS or sum(p.numel() for p in parameters) >= _ENOUGH:
+    if type(optimizer) not in _SAME_BITS or sum(p.numel() for p in parameters) >= _LARGE:
         return
     plain = all(
-        p.device.type == "cpu" and p.dtype in _RIGHT and not is_sharded(p) for p in parameters
+        p.device.type == "cpu" and p.dtype in _EXACT_DTYPES and not is_sharded(p)
+        for p in parameters
     )
-    if plain and not any(group.get(way) is not None for group in groups for way in _CHOSEN):
+    if plain and not any(group.get(choice) is not None for group in groups for choice in _CHOICES):
         for group in groups:
-            group["foreach"] = not any(group.get(way) for way in _WAYS)
+            group["foreach"] = not any(group.get(choice) for choice in _IMPLEMENTATIONS)
 
 
 def can_fuse(kind: Any, parameters: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether ``fused=True`` is there for this class of optimizer, and right and faster here.
+    """Return whether this class of optimizer has ``fused=True``, correct and faster on ``device``.
 
-    That is known of the CPU. On other devices torch's own choice stands.
+    This is known for the CPU only. On other devices torch's own choice stays.
     """
     try:
-        taken = inspect.signature(kind).parameters
+        accepted = inspect.signature(kind).parameters
     except (ValueError, TypeError):
         return False
-    fits = device.type == "cpu" and all(p.dtype in _RIGHT for p in parameters)
-    return fits and "fused" in taken
+    exact = device.type == "cpu" and all(p.dtype in _EXACT_DTYPES for p in parameters)
+    return exact and "fused" in accepted
 
 
-def tell_of_fused(engine: Any) -> None:
-    """Say once what would be saved, where nobody has chosen."""
+def suggest_fused(engine: Any) -> None:
+    """Log what ``fused=True`` would save, if no implementation has been chosen."""
     for name, optimizer in engine.optimizers.items():
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        chosen = any(group.get(way) for group in optimizer.param_groups for way in _WAYS)
-        refused = any(group.get("fused") is False for group in optimizer.param_groups)
+        groups, kind = optimizer.param_groups, type(optimizer)
+        parameters = [p for group in groups for p in group["params"]]
+        chosen = any(group.get(choice) for group in groups for choice in _IMPLEMENTATIONS)
+        rejected = any(group.get("fused") is False for group in groups)
         size = sum(parameter.numel() for parameter in parameters)
-        kind = type(optimizer)
-        if chosen or refused or size < _ENOUGH or not can_fuse(kind, parameters, engine.device):
+        if chosen or rejected or size < _LARGE or not can_fuse(kind, parameters, engine.device):
             continue
-        at = f"optimizer.{name}" if name else "optimizer"
+        key = f"optimizer.{name}" if name else "optimizer"
         _log.info(
-            f"{kind.__name__} updates {size:,} parameters one tensor after another; all at once "
-            f"takes a fraction of the time and rounds a little differently: {at}.fused=auto in a "
-            f"config, {kind.__name__}(…, fused=True) in a script (False keeps it as it is)"
+            f"{kind.__name__} updates {size:,} parameters tensor by tensor; the fused "
+            f"implementation takes a fraction of the time and rounds a little differently: set "
+            f"{key}.fused=auto in a config, {kind.__name__}(…, fused=True) in a script (False "
+            "keeps the current one)"
         )
 
 
-def in_its_own_way(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved state for this optimizer, which goes on in the way it was made for."""
+def keep_implementation(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved state with the implementation that this optimizer was made with."""
     if len(saved["param_groups"]) != len(optimizer.param_groups):
-        return dict(saved)  # torch will say it
+        return dict(saved)  # torch raises an error for it
     groups = [
-        {**group, **{way: own[way] for way in ("fused", "foreach") if way in own and way in group}}
+        {**group, **{key: own[key] for key in _CHOICES if key in own and key in group}}
         for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True)
     ]
     return {**saved, "param_groups": groups}
 
 
 def is_fused(optimizer: Optimizer) -> bool:
-    """Whether it updates all parameters of a group in one call."""
+    """Return whether the optimizer updates all parameters of a group in one call."""
     return any(group.get("fused") for group in optimizer.param_groups)

@@ -63,12 +63,12 @@ def step(optimizer: Optimizer) -> None:
         return
     if own is not None:
         optimizer._opt_called = True  # type: ignore[attr-defined]  # or the scheduler warns
-    inner = wrapper.__wrapped__
+    inner = wrapper.__wrapped__  # type: ignore[attr-defined]
     if type(inner) is not FunctionType or inner.__code__ is not _NO_GRAD:
         inner(optimizer)
         return
     with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
-        inner.__wrapped__(optimizer)
+        inner.__wrapped__(optimizer)  # type: ignore[attr-defined]
 
 
 def _is_from_scheduler(own: Any, wrapper: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`PipelineSchedule`: micro-batches through the stages of a model that several processes hold."""
+"""`PipelineSchedule`: run micro-batches through the stages of a pipeline."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,18 +13,23 @@ from stoker.core.log import get_logger
 from stoker.core.tree import batch_size, concatenate, describe, split_batch
 from stoker.core.types import Batch
 from stoker.engine.engine import Engine
-from stoker.engine.schedule import Backward, Forward, OnOutput, has_weight, scale_gradients
+from stoker.engine.schedule import Forward, StepContext, has_weight, scale_gradients
 from stoker.parallel import Layout, Stages
-from stoker.parallel.pipeline.forward_passes import Call, Shapes, forward_only, shapes_of
-from stoker.parallel.pipeline.schedules import Kind, check_kind, fault_of, microbatches_for
+from stoker.parallel.pipeline.forward_passes import Call, Shapes, forward_only, infer_shapes
+from stoker.parallel.pipeline.schedules import (
+    ScheduleKind,
+    check_kind,
+    microbatch_error,
+    microbatches_for,
+)
 
 _log = get_logger()
 
-_KEPT = 4
+_MAX_DRIVERS = 4
 
 
-class _Micro(NamedTuple):
-    """A micro-batch, the samples it counts for, and what it looks like."""
+class _MicroBatch(NamedTuple):
+    """A micro-batch, the number of samples it counts for, and a description of its shape."""
 
     batch: Batch
     size: int
@@ -32,47 +37,53 @@ class _Micro(NamedTuple):
 
 
 class PipelineSchedule:
-    """Runs the micro-batches of a step through pipeline stages, in an order of torch's schedules.
+    """Runs the micro-batches of a step through pipeline stages, by one of torch's schedules.
 
-    Only the process that has the last stage has outputs and a loss; the others run the same step
-    without them. The step stays as it is: its `forward` is called there for each micro-batch, with
-    ``engine(…)`` answering what the stages made of it. Where the first stage is, it is called up
-    to that point, to learn what goes in; so a step calls the model once, and draws no random
-    numbers before. The loss of a micro-batch counts by its samples (or tokens), as everywhere.
+    Only the process with the last stage has outputs and a loss; the others run the same step
+    without them. You do not change the step for a pipeline. On the last stage its `forward` is
+    called for each micro-batch, and ``engine(…)`` returns the output of the stages. On the first
+    stage it is called up to ``engine(…)``, to get the inputs. Therefore a step calls the model
+    once, and does not draw random numbers before it. The loss of a micro-batch is weighted by its
+    samples (or tokens), as in every schedule.
 
-    The batches of an accumulated step make one long row of micro-batches, which fills and drains
-    the pipeline once; gpipe, which holds the activations of a whole row, takes them one by one.
+    The batches of an accumulated step form one long sequence of micro-batches, which fills and
+    drains the pipeline once. "gpipe", which holds the activations of the entire sequence, runs
+    them batch by batch.
 
     Args:
-        kind: "gpipe", all forward, then all back. "1f1b", forward and back in turn. "interleaved",
-            the same with several stages in each process. "zero-bubble", with one stage or several;
-            the gradients of weights, which nobody waits for, fill the gaps.
-        microbatches: into how many a batch is cut; as many as there are stages if None. A batch
-            that does not divide, such as the last of an epoch, is cut into fewer; where they are
-            too few for the order, they go all forward, then all back.
-        virtual: how many stages each process holds; what the layout says if None.
+        kind: "gpipe", all forward passes, then all backward passes. "1f1b", forward and backward
+            passes in turn. "interleaved", the same with several stages per process.
+            "zero-bubble", with one stage or several; the gradients of weights, which no other
+            stage waits for, fill the gaps.
+        microbatches: the number of micro-batches per batch; the number of stages if None. A batch
+            that does not divide evenly, such as the last of an epoch, is cut into fewer; if they
+            are too few for the schedule, they run as in "gpipe".
+        virtual: the number of stages per process; that of the layout if None.
     """
 
     def __init__(
-        self, kind: Kind = "1f1b", microbatches: int | None = None, virtual: int | None = None
+        self,
+        kind: ScheduleKind = "1f1b",
+        microbatches: int | None = None,
+        virtual: int | None = None,
     ) -> None:
         check_kind(kind)
         for name, number in (("microbatches", microbatches), ("virtual", virtual)):
             if number is not None and number < 1:
-                raise ValueError(f"{name} is a positive number, got {number!r}")
+                raise ValueError(f"{name} must be at least 1, got {number!r}")
         self.kind, self.microbatches, self.virtual = kind, microbatches, virtual
         self._stages: Stages | None = None
         self._count = 0
         self._shapes: dict[Any, tuple[Shapes, list[str]]] = {}
-        self._drives: dict[Any, Any] = {}
-        self._weighs: bool | None = None
+        self._drivers: dict[Any, Any] = {}
+        self._has_weights: bool | None = None
 
     def microbatches_for(self, processes: int, virtual: int) -> int:
-        """The number of micro-batches, made sure to fit the kind of schedule and the stages.
+        """Return the number of micro-batches, checked against the schedule and the stages.
 
         Args:
-            processes: of the pipeline.
-            virtual: how many stages each of them has.
+            processes: the number of processes in the pipeline.
+            virtual: the number of stages per process.
         """
         if self.virtual not in (None, virtual):
             raise ValueError(
@@ -80,86 +91,78 @@ class PipelineSchedule:
             )
         return microbatches_for(self.kind, self.microbatches, processes, virtual)
 
-    def run(
-        self,
-        engine: Engine,
-        batches: Sequence[Batch],
-        sizes: Sequence[int],
-        expected: float,
-        forward: Forward,
-        backward: Backward,
-        on_output: OnOutput,
-    ) -> None:
-        """Forward and back through the stages, all micro-batches of the step."""
-        if backward != engine.backward:
+    def run(self, context: StepContext) -> None:
+        """Run all micro-batches of the step forward and backward through the stages."""
+        engine = context.engine
+        if context.backward != engine.backward:
             raise ValueError(
-                "the step has a backward of its own, but in a pipeline every stage goes back by "
-                "itself: put what it does into forward (the loss) or update (the gradients)"
+                "the step overrides backward, but in a pipeline each stage runs its own backward "
+                "pass: move the change to forward (the loss) or update (the gradients)"
             )
-        stages = self._of(engine)
-        judges = _Judges(engine, expected, forward, on_output)
-        for row in self._rows(engine, stages, batches, sizes):
-            self._drive(engine, stages, forward, row, judges)
+        stages = self._stages_of(engine)
+        losses = _Losses(context)
+        for sequence in self._sequences(context, stages):
+            self._drive(context, stages, sequence, losses)
         stages.share_tied_gradients()
         engine.parallel_model.after_backward()
-        self._correct(engine, stages, judges)
+        self._correct_weights(engine, stages, losses)
 
     def forward_only(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
-        """What ``forward`` makes of a batch, where the last stage is; None elsewhere."""
-        stages, everywhere = self._of(engine), engine.parallel_model.in_step(batch_size(batch))
-        batch = _placed(engine, stages, batch)
-        count = _most_parts(self._count, [int(row[0]) for row in everywhere])
+        """Return ``forward(engine, batch)`` on the last stage; None on the others."""
+        stages = self._stages_of(engine)
+        sizes = engine.parallel_model.gather_lockstep(batch_size(batch))
+        batch = _place(engine, stages, batch)
+        count = _largest_divisor(self._count, [int(row[0]) for row in sizes])
         parts = split_batch(batch, count)
-        calls = [call_of(engine, forward, part) for part in parts] if stages.has_first else []
-        shapes = self._shapes_of(engine, stages, forward, describe(parts[0]), calls)
+        calls = [capture_call(engine, forward, part) for part in parts] if stages.has_first else []
+        shapes = self._infer_shapes(engine, stages, forward, describe(parts[0]), calls)
         outputs = forward_only(stages, shapes, calls, count, engine.device)
         if not stages.has_last:
             return None
-        with _answering(engine, _once(concatenate(outputs))):
+        with _replace_model(engine, _answer_once(concatenate(outputs))):
             return forward(engine, batch)
 
-    def _of(self, engine: Engine) -> Stages:
-        """The stages of the engine, that this schedule fits."""
+    def _stages_of(self, engine: Engine) -> Stages:
+        """Return the stages of the engine, checked to fit this schedule."""
         stages = engine.stages
         if stages is None:
             raise ValueError(
-                "PipelineSchedule runs a model that is split into stages, but the engine's layout "
-                "has none: Layout(pipeline=…)"
+                "PipelineSchedule needs a model that is split into stages, but the engine's layout "
+                "has none: use Layout(pipeline=…)"
             )
-        if self.kind == "zero-bubble" and engine.compiles:
+        if self.kind == "zero-bubble" and engine.compile_mode:
             raise ValueError(
-                "zero-bubble takes the backward pass apart, which a compiled model does not allow: "
+                "zero-bubble splits the backward pass, which a compiled model does not allow: "
                 "leave out compile, or use 'interleaved' or '1f1b'"
             )
         if stages is not self._stages:
             self._count = self.microbatches_for(stages.processes, stages.virtual)
             for stage in stages.local.values():
-                stage.executed = engine._executed(stage.run)
-            self._stages, self._weighs = stages, None
+                stage.prepared = engine._prepare(stage.run)
+            self._stages, self._has_weights = stages, None
             self._shapes.clear()
-            self._drives.clear()
+            self._drivers.clear()
         return stages
 
-    def _rows(
-        self, engine: Engine, stages: Stages, batches: Sequence[Batch], sizes: Sequence[int]
-    ) -> list[list[_Micro]]:
-        """The micro-batches of a step; those of a row are alike, and go through in one go."""
+    def _sequences(self, context: StepContext, stages: Stages) -> list[list[_MicroBatch]]:
+        """Return the micro-batches of a step, in sequences of equal shape that run together."""
+        engine, batches = context.engine, context.batches
         held, shapes = [batch_size(batch) for batch in batches], [describe(b) for b in batches]
         apart = [self.kind == "gpipe" or a != b for a, b in pairwise(["", *shapes])]
-        everywhere = engine.parallel_model.in_step(*held, *apart)
-        rows: list[list[_Micro]] = []
-        for index, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
-            count = _most_parts(self._count, [int(row[index]) for row in everywhere])
+        everywhere = engine.parallel_model.gather_lockstep(*held, *apart)
+        sequences: list[list[_MicroBatch]] = []
+        for index, (batch, size) in enumerate(zip(batches, context.sizes, strict=True)):
+            count = _largest_divisor(self._count, [int(row[index]) for row in everywhere])
             if not index:
-                self._tell(held[index], count)
+                self._warn_indivisible(held[index], count)
             if any(row[len(batches) + index] for row in everywhere):
-                rows.append([])
-            parts = split_batch(_placed(engine, stages, batch), count)
-            rows[-1] += [_Micro(part, size // count, describe(part)) for part in parts]
-        return rows
+                sequences.append([])
+            parts = split_batch(_place(engine, stages, batch), count)
+            sequences[-1] += [_MicroBatch(part, size // count, describe(part)) for part in parts]
+        return sequences
 
-    def _tell(self, held: int, count: int) -> None:
-        """Say so where already the first batch is not cut as asked for."""
+    def _warn_indivisible(self, held: int, count: int) -> None:
+        """Warn if the first batch already cannot be cut as requested."""
         if not self._shapes and count != self._count:
             _log.warning(
                 f"a batch of {held} samples does not divide into {self._count} micro-batches, and "
@@ -168,120 +171,124 @@ class PipelineSchedule:
 
     def _drive(
         self,
-        engine: Engine,
+        context: StepContext,
         stages: Stages,
-        forward: Forward,
-        micros: Sequence[_Micro],
-        judges: "_Judges",
+        micro_batches: Sequence[_MicroBatch],
+        losses: "_Losses",
     ) -> None:
-        """A row of micro-batches of one shape, forward and back."""
-        from stoker.parallel.pipeline.driver import Drive
+        """Run a sequence of micro-batches of one shape forward and backward."""
+        from stoker.parallel.pipeline.driver import PipelineDriver
 
-        shape, count = micros[0].shape, len(micros)
-        calls = [call_of(engine, forward, m.batch) for m in micros] if stages.has_first else []
-        shapes = self._shapes_of(engine, stages, forward, shape, calls)
-        fault = fault_of(self.kind, count, stages.processes, stages.virtual)
-        kind: Kind = self.kind if fault is None else "gpipe"
+        engine, forward = context.engine, context.forward
+        shape, count = micro_batches[0].shape, len(micro_batches)
+        calls = (
+            [capture_call(engine, forward, micro.batch) for micro in micro_batches]
+            if stages.has_first
+            else []
+        )
+        shapes = self._infer_shapes(engine, stages, forward, shape, calls)
+        fits = microbatch_error(self.kind, count, stages.processes, stages.virtual) is None
+        kind: ScheduleKind = self.kind if fits else "gpipe"
         key = (shape, str(shapes), count)
-        if key not in self._drives:
-            if len(self._drives) == _KEPT:  # each holds room for what it receives
-                del self._drives[next(iter(self._drives))]
-            self._drives[key] = Drive(kind, stages, shapes, count, engine.device)
-        self._drives[key].run(calls, lambda output, number: judges.judge(output, micros[number]))
+        if key not in self._drivers:
+            if len(self._drivers) == _MAX_DRIVERS:  # each has its own receive buffers
+                del self._drivers[next(iter(self._drivers))]
+            self._drivers[key] = PipelineDriver(kind, stages, shapes, count, engine.device)
+        self._drivers[key].run(
+            calls, lambda output, number: losses.compute(output, micro_batches[number])
+        )
 
-    def _shapes_of(
+    def _infer_shapes(
         self, engine: Engine, stages: Stages, forward: Forward, shape: str, calls: Sequence[Call]
     ) -> Shapes:
-        """What the stages return for a micro-batch like this, found when it is first met."""
+        """Return what the stages return for a micro-batch of this shape, from a cache."""
         key = (getattr(forward, "__qualname__", ""), engine.training, shape)
         called = [describe(call) for call in calls]
-        if any(row[0] for row in engine.parallel_model.in_step(key not in self._shapes)):
-            self._shapes[key] = (shapes_of(stages, calls, engine.device), called[:1])
+        if any(row[0] for row in engine.parallel_model.gather_lockstep(key not in self._shapes)):
+            self._shapes[key] = (infer_shapes(stages, calls, engine.device), called[:1])
         shapes, before = self._shapes[key]
         for now in called:
             if [now] != before:
                 raise ValueError(
                     f"the step called the model with {now}, and with {before[0]} for another "
-                    f"micro-batch of the same shape, {shape}: in a pipeline the shape of what "
-                    "goes in follows from that of the batch"
+                    f"micro-batch of the same shape, {shape}: in a pipeline the shapes of the "
+                    "model's inputs must follow from the shapes of the batch"
                 )
         return shapes
 
-    def _correct(self, engine: Engine, stages: Stages, judges: "_Judges") -> None:
+    def _correct_weights(self, engine: Engine, stages: Stages, losses: "_Losses") -> None:
         """Correct for weights that only the last stage knew, such as the tokens of a batch.
 
-        Whether the step says such weights is agreed on in the first step, so that those that do
-        not need nothing from other processes.
+        The processes agree in the first step on whether outputs have weights, so that steps
+        without them need no communication.
         """
-        if self._weighs is None:
-            self._weighs = dist.any_rank(judges.told)
-        elif stages.has_last and judges.told != self._weighs:
+        if self._has_weights is None:
+            self._has_weights = dist.any_rank(losses.weighted)
+        elif stages.has_last and losses.weighted != self._has_weights:
             raise ValueError(
-                "the step gave some of its outputs a weight and some not: in a pipeline, give "
-                "every Output(weight=…), or none"
+                "the step set the weight of some outputs only: in a pipeline, set Output(weight=…) "
+                "for every output, or for none"
             )
-        if self._weighs and not judges.sums:
-            found = dist.all_reduce_sum(judges.found)[0] / engine.parallel_model.parts
-            scale_gradients(engine, judges.expected / found if found else 0.0)
+        if self._has_weights and not losses.is_sum:
+            total = dist.all_reduce_sum(losses.total)[0] / engine.parallel_model.data_ranks
+            scale_gradients(engine, losses.expected / total if total else 0.0)
 
 
-def _most_parts(most: int, sizes: Sequence[int]) -> int:
-    """Into how many parts batches of these sizes can all be cut evenly, up to ``most``."""
+def _largest_divisor(most: int, sizes: Sequence[int]) -> int:
+    """Return the largest number up to ``most`` that divides all sizes."""
     return next(n for n in range(most, 0, -1) if n == 1 or not any(size % n for size in sizes))
 
 
-class _Judges:
-    """Gives micro-batches their share in the loss of a step, where the last stage is.
+class _Losses:
+    """Computes the weighted losses of micro-batches on the last stage.
 
     Attributes:
-        found: the weights of all so far.
-        told: whether the step has said weights of its own.
-        sums: whether losses are sums and not means.
+        total: the sum of the weights so far.
+        weighted: whether the step has set weights itself.
+        is_sum: whether losses are sums over samples instead of means.
     """
 
-    def __init__(
-        self, engine: Engine, expected: float, forward: Forward, on_output: OnOutput
-    ) -> None:
-        self._engine, self._forward, self._took = engine, forward, on_output
-        self.expected, self.found, self.told = expected, 0.0, False
-        self.sums = engine.sums
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+        self.expected, self.total, self.weighted = context.expected_size, 0.0, False
+        self.is_sum = context.engine.loss_is_sum
 
-    def judge(self, output: Any, micro: _Micro) -> Tensor:
-        """The loss that goes back."""
-        engine = self._engine
-        with _answering(engine, _once(output)):
-            result = self._forward(engine, micro.batch)
-        self.told |= has_weight(result)
-        taken = self._took(result, micro.size)
-        if not micro.size:  # it only keeps other processes company
-            taken.weight = 0.0
-        assert taken.loss is not None
-        assert taken.weight is not None
-        self.found += taken.weight
-        share = taken.weight / self.expected
-        if self.sums:
-            share = engine.parallel_model.parts if micro.size else 0.0
-        return taken.loss * share
+    def compute(self, output: Any, micro: _MicroBatch) -> Tensor:
+        """Return the loss to backpropagate."""
+        engine = self._context.engine
+        with _replace_model(engine, _answer_once(output)):
+            result = self._context.forward(engine, micro.batch)
+        self.weighted |= has_weight(result)
+        found = self._context.on_output(result, micro.size)
+        if not micro.size:  # a padding batch
+            found.weight = 0.0
+        assert found.loss is not None
+        assert found.weight is not None
+        self.total += found.weight
+        factor = found.weight / self.expected
+        if self.is_sum:
+            factor = engine.parallel_model.data_ranks if micro.size else 0.0
+        return found.loss * factor
 
 
-class _Called(BaseException):
-    """Leaves a step at the moment it calls the model."""
+class _ModelCalled(BaseException):
+    """Leaves a step at its call of the model."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.call = (args, kwargs)
 
 
-def call_of(engine: Engine, forward: Forward, batch: Batch) -> Call:
-    """The arguments with which ``forward`` calls the model for this batch; it is left there."""
+def capture_call(engine: Engine, forward: Forward, batch: Batch) -> Call:
+    """Return the arguments with which ``forward`` calls the model for this batch."""
 
     def leave(*args: Any, **kwargs: Any) -> Any:
-        raise _Called(*args, **kwargs)
+        raise _ModelCalled(*args, **kwargs)
 
     before = torch.get_rng_state()
-    with _answering(engine, leave):
+    with _replace_model(engine, leave):
         try:
             forward(engine, batch)
-        except _Called as found:
+        except _ModelCalled as found:
             if not torch.equal(before, torch.get_rng_state()):
                 raise ValueError(
                     "the step drew random numbers before it called the model: in a pipeline the "
@@ -293,29 +300,29 @@ def call_of(engine: Engine, forward: Forward, batch: Batch) -> Call:
     )
 
 
-def _placed(engine: Engine, stages: Stages, batch: Batch) -> Batch:
-    """The batch on the device, where the first or the last stage reads it."""
+def _place(engine: Engine, stages: Stages, batch: Batch) -> Batch:
+    """Move the batch to the device if the first or the last stage is here to read it."""
     return engine.place(batch) if stages.has_first or stages.has_last else batch
 
 
-def _once(output: Any) -> Callable[..., Any]:
-    """A model that answers one call with what the stages made."""
-    left = [output]
+def _answer_once(output: Any) -> Callable[..., Any]:
+    """Return a model that answers one call with the output of the stages."""
+    remaining = [output]
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        if not left:
+        if not remaining:
             raise ValueError(
-                "the step called the model twice for one batch: a pipeline runs it once; join "
-                "what goes in along the batch"
+                "the step called the model twice for one batch: a pipeline runs it once; "
+                "concatenate the inputs along the batch dimension"
             )
-        return left.pop()
+        return remaining.pop()
 
     return answer
 
 
 @contextmanager
-def _answering(engine: Engine, model: Callable[..., Any]) -> Iterator[None]:
-    """Within it, calls of the engine go to this instead of its model."""
+def _replace_model(engine: Engine, model: Callable[..., Any]) -> Iterator[None]:
+    """Within this context, calls of the engine go to ``model``."""
     before, engine._forward = engine._forward, model
     try:
         yield
@@ -323,8 +330,8 @@ def _answering(engine: Engine, model: Callable[..., Any]) -> Iterator[None]:
         engine._forward = before
 
 
-def schedule_of(layout: Layout) -> PipelineSchedule | None:
-    """The schedule that a layout asks for; None where it has no stages."""
+def schedule_for(layout: Layout) -> PipelineSchedule | None:
+    """Return the schedule of a layout with pipeline stages; None without stages."""
     if layout.pipeline == 1:
         return None
     return PipelineSchedule(layout.schedule, layout.microbatches)  # type: ignore[arg-type]

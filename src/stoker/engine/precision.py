@@ -1,4 +1,4 @@
-"""Precision: what runs in fewer bits, and how small gradients survive it."""
+"""Mixed precision: autocast and loss scaling."""
 
 import os
 import signal
@@ -18,12 +18,12 @@ PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
 _DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_CAP = "ONEDNN_MAX_CPU_ISA"
-_TRY = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+_ISA_LIMIT = "ONEDNN_MAX_CPU_ISA"
+_PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 
 
 class Precision:
-    """Autocast for bf16 and fp16; for fp16 also a loss scale that adapts."""
+    """Autocast for bf16 and fp16, with dynamic loss scaling for fp16."""
 
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         if name not in _DTYPES:
@@ -41,20 +41,20 @@ class Precision:
         self._unscaled: set[int] = set()
 
     def cast(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it runs in this precision: itself for fp32."""
+        """Return the function with autocast; unchanged for fp32."""
         if self._dtype is None:
             return function
         device_type, dtype = self._device.type, self._dtype
 
         @wraps(function)
-        def in_fewer_bits(*args: Any, **kwargs: Any) -> Any:
+        def autocast(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(device_type, dtype=dtype):
                 return function(*args, **kwargs)
 
-        return in_fewer_bits
+        return autocast
 
     def unscale(self, optimizers: Collection[Optimizer]) -> None:
-        """Bring gradients back to their true size, once per update."""
+        """Divide gradients by the loss scale, once per update."""
         assert self.scaler is not None
         for optimizer in optimizers:
             if id(optimizer) not in self._unscaled and _has_gradients(optimizer):
@@ -62,21 +62,21 @@ class Precision:
                 self._unscaled.add(id(optimizer))
 
     def step(self, optimizers: Collection[Optimizer]) -> bool:
-        """Update the parameters; False where an overflow made the scaler skip all of it."""
+        """Update the parameters; return False if an overflow made the scaler skip the update."""
         assert self.scaler is not None
         stepped: list[object] = []
         for optimizer in optimizers:
             if _has_gradients(optimizer):
-                told = optimizer.register_step_post_hook(lambda *_: stepped.append(_))
+                handle = optimizer.register_step_post_hook(lambda *_: stepped.append(_))
                 self.scaler.step(optimizer)
-                told.remove()
+                handle.remove()
                 self._unscaled.discard(id(optimizer))
         if not self._unscaled:  # the last of several optimizers that were unscaled together
             self.scaler.update()
         return bool(stepped)
 
-    def adapt(self) -> None:
-        """End an update that was not made: the scale goes down if it overflowed."""
+    def skip_update(self) -> None:
+        """End an update that is not made; the scale decreases if there was an overflow."""
         if self.scaler is not None and self._unscaled:
             self.scaler.update()
             self._unscaled.clear()
@@ -88,21 +88,21 @@ def _has_gradients(optimizer: Optimizer) -> bool:
 
 @cache
 def _check_processor() -> None:
-    """Refuse bf16 where the processor announces tiles (AMX) that it does not have.
+    """Reject bf16 on CPUs that report AMX but cannot execute it.
 
-    Some virtual machines do that. Torch believes it, and the process would end without a word.
-    Whether it is so shows only when it is tried, in another process.
+    Some virtual machines do that, and torch then crashes with SIGILL. Only trying it, in another
+    process, shows it.
     """
-    if _CAP in os.environ or not _announces_tiles():
+    if _ISA_LIMIT in os.environ or not _reports_amx():
         return
-    tried = subprocess.run([sys.executable, "-c", _TRY], capture_output=True, check=False)
-    if tried.returncode == -signal.SIGILL:
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, check=False)
+    if probe.returncode == -signal.SIGILL:
         raise ValueError(
-            "precision 'bf16' would end this process: its processor, or the virtual machine, "
-            f"announces AMX and does not have it; set {_CAP}=AVX512_CORE_BF16 in the environment"
+            "precision 'bf16' would crash this process: the CPU, or the virtual machine, reports "
+            f"AMX but cannot execute it; set {_ISA_LIMIT}=AVX512_CORE_BF16 in the environment"
         )
 
 
-def _announces_tiles() -> bool:
-    facts = Path("/proc/cpuinfo")
-    return facts.exists() and "amx_bf16" in facts.read_text()
+def _reports_amx() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text()

@@ -1,4 +1,4 @@
-"""How the tensors of a saved run are sharded among the processes of this one."""
+"""Find how the tensors of a saved run are sharded over the processes of this one."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -6,29 +6,29 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from stoker.core.tree import is_sharded
-from stoker.engine.engine import Engine, bare
+from stoker.engine.engine import Engine, unwrap
 
-Pattern: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
+ShardingTemplate: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
 
 
-def pattern_of(engine: Engine) -> Pattern:
-    """For the name and shape of a saved tensor, one of this run that is sharded as it should be.
+def sharding_template(engine: Engine) -> ShardingTemplate:
+    """Return a function from the name and shape of a saved tensor to a tensor sharded like it.
 
-    A tensor belongs to a parameter if its name ends in that of the parameter, or is that of a
-    state of an optimizer, and if it has the parameter's shape: weights, averages of them, moments.
-    None means that it comes whole.
+    A saved tensor belongs to a parameter if it has the parameter's shape and its name ends in the
+    parameter's name, or names the parameter's state in an optimizer. This covers weights, averages
+    of weights, and moments. The function returns None for a tensor that is not sharded.
     """
     named: dict[str, Any] = {
         name: parameter
-        for name, parameter in bare(engine.model).named_parameters()
+        for name, parameter in unwrap(engine.model).named_parameters()
         if is_sharded(parameter)
     }
-    for key, numbers in engine.numbers().items():
-        for number, parameter in numbers.items():
+    for key, parameters in engine.indexed_parameters().items():
+        for index, parameter in parameters.items():
             if is_sharded(parameter):
-                named[f"engine.optimizers.{key}.state.{number}"] = parameter
+                named[f"engine.optimizers.{key}.state.{index}"] = parameter
 
-    def like(name: str, shape: tuple[int, ...]) -> Tensor | None:
+    def template(name: str, shape: tuple[int, ...]) -> Tensor | None:
         parts = name.split(".")
         for begin in range(len(parts)):
             for end in (len(parts), len(parts) - 1):  # the last part may name a moment
@@ -37,4 +37,4 @@ def pattern_of(engine: Engine) -> Pattern:
                     return found  # type: ignore[no-any-return]
         return None
 
-    return like
+    return template

@@ -586,7 +586,7 @@ class CostReport(Observer):
         engine, hooks = run.engine, self._hooks
         assert hooks is not None
         on_host = engine.device.type == "cpu"
-        self._meter = Meter(Counter(on_host=on_host), entire_step=not engine.compiles)
+        self._meter = Meter(Counter(on_host=on_host), entire_step=not engine.compile_mode)
         self._meter.timing = self.warmup == 0
         self._rows, self._seen = {}, 0
         self._calls = dict(hooks.calls)
@@ -650,7 +650,7 @@ class CostReport(Observer):
             rest=meter.rest,
             warmup=self.warmup,
             processes=dist.world_size(),
-            compiled=bool(run.engine.compiles),
+            compiled=bool(run.engine.compile_mode),
         )
         assert run.feeder is not None
         run.feeder.timed = False  # from its next pass on, unless another hook needs it

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.core.tree import local_part
-from stoker.engine import bare
+from stoker.engine import unwrap
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
 
@@ -92,4 +92,4 @@ class EMA(Hook):
         self._swapped = not self._swapped
 
     def _parameters(self, run: Run) -> Iterator[tuple[str, nn.Parameter]]:
-        return bare(run.engine.model).named_parameters()
+        return unwrap(run.engine.model).named_parameters()

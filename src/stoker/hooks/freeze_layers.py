@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stoker.engine import bare
+from stoker.engine import unwrap
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.nn import LayerFreezer
 from stoker.run import Run
@@ -51,7 +51,7 @@ class FreezeLayers(Hook):
             self._set(run, freeze=False)
 
     def _set(self, run: Run, *, freeze: bool) -> None:
-        freezer = LayerFreezer(bare(run.engine.model))
+        freezer = LayerFreezer(unwrap(run.engine.model))
         freezer.by_names(self.names, freeze)
         freezer.by_idx(self.indices, freeze)
         if self.up_to is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.engine import bare
+from stoker.engine import unwrap
 from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.hooks.base.result_hook import ResultHook
 from stoker.run import Run
@@ -31,7 +31,7 @@ class KeepBest(ResultHook):
         """Keep a copy of the weights if the result is the best so far."""
         if self.monitor.improves(value):
             self.step = run.step
-            weights = bare(run.engine.model).state_dict()
+            weights = unwrap(run.engine.model).state_dict()
             self._weights = {
                 name: weight.detach().cpu().clone() for name, weight in weights.items()
             }
@@ -39,7 +39,7 @@ class KeepBest(ResultHook):
     def after_train(self, run: Run) -> None:
         """Load the best weights into the model."""
         if run.error is None and self._weights:
-            bare(run.engine.model).load_state_dict(self._weights)
+            unwrap(run.engine.model).load_state_dict(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value, its step and its weights."""

@@ -50,7 +50,7 @@ class Loss(Hook):
         loss = run.loss
         weight = outputs[0].weight if len(outputs) == 1 else sum(o.weight or 0 for o in outputs)
         if loss is not None and weight:
-            loss = loss / weight if run.engine.sums else loss
+            loss = loss / weight if run.engine.loss_is_sum else loss
             self._recent.append((loss, weight))
             self._train.loss.update(loss, weight)
         for output in outputs:
@@ -73,7 +73,7 @@ class Loss(Hook):
             loss, weight = output.loss, output.weight
             if loss is not None and weight:
                 loss = loss.detach() if loss.requires_grad else loss
-                self._val.loss.update(loss / weight if run.engine.sums else loss, weight)
+                self._val.loss.update(loss / weight if run.engine.loss_is_sum else loss, weight)
             if output.scalars:
                 self._val.add_scalars(output)
 

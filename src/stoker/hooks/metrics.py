@@ -70,7 +70,7 @@ class Metrics(Hook):
 
     def attach(self, run: Run) -> None:
         """Move metrics to the device and register the training metrics as gauges."""
-        self._stages, copies = run.engine.stages, run.engine.parallel_model.copies
+        self._stages, copies = run.engine.stages, run.engine.parallel_model.data_group
         for metric in [*self._train.values(), *self._val.values()]:
             if isinstance(metric, nn.Module):
                 metric.to(run.engine.device)

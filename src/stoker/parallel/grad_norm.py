@@ -1,4 +1,4 @@
-"""The norm of gradients that are whole, sharded, or on other processes altogether."""
+"""Norms of gradients that are plain, sharded, or on other processes."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,27 +14,27 @@ def total_norm(
     tensors: Iterable[Tensor],
     norm_type: float = 2.0,
     *,
-    over: Iterable[dist.ProcessGroup] = (),
+    groups: Iterable[dist.ProcessGroup] = (),
 ) -> Tensor:
-    """The norm of all tensors as one vector, the same on every process that holds a part of it.
+    """Return the norm of all tensors as one vector, the same on every process that holds a part.
 
     Args:
-        tensors: plain ones and DTensors of any meshes, mixed as they come.
+        tensors: plain tensors and DTensors of any meshes, in any mixture.
         norm_type: which norm; ``inf`` is the largest absolute value.
-        over: groups of processes with further tensors of the vector, such as the stages of a
-            pipeline. Each of them must call this, also one that has no tensors.
+        groups: process groups with further tensors of the vector, such as the stages of a
+            pipeline. All of their processes must call it, even those without tensors.
     """
-    groups = list(over)
-    norms = [_whole(get_total_norm(part, norm_type)) for part in _by_mesh(tensors)]
+    groups = list(groups)
+    norms = [_full(get_total_norm(part, norm_type)) for part in _by_mesh(tensors)]
     if len(norms) == 1 and not groups:
         return norms[0]
     first = norms[0] if norms else torch.zeros(())
     parts = torch.stack([norm.to(first.device, torch.float64) for norm in norms or [first]])
-    largest = norm_type == float("inf")
-    combined = parts.max() if largest else parts.pow(norm_type).sum()
+    is_max = norm_type == float("inf")
+    combined = parts.max() if is_max else parts.pow(norm_type).sum()
     for group in groups:
-        dist.all_reduce(combined, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group)
-    return (combined if largest else combined.pow(1 / norm_type)).to(first.dtype)
+        dist.all_reduce(combined, dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group)
+    return (combined if is_max else combined.pow(1 / norm_type)).to(first.dtype)
 
 
 def clip_grad_norm(
@@ -42,44 +42,40 @@ def clip_grad_norm(
     limit: float,
     norm_type: float = 2.0,
     *,
-    over: Iterable[dist.ProcessGroup] = (),
+    groups: Iterable[dist.ProcessGroup] = (),
     counts: Callable[[nn.Parameter], bool] | None = None,
 ) -> Tensor:
-    """Scale gradients down to a total norm of ``limit``; the norm they had.
+    """Scale gradients to a total norm of at most ``limit``; return the norm before.
 
     Args:
-        parameters: plain ones and DTensors of any meshes; those without a gradient are passed by.
-        limit: the norm that may not be passed.
+        parameters: plain tensors and DTensors of any meshes; those without a gradient are skipped.
+        limit: the maximum norm.
         norm_type: which norm.
-        over: groups of processes whose parameters belong to the same norm, see `total_norm`.
-        counts: whether a parameter counts here; a tied one that another process counts does not.
+        groups: process groups whose parameters belong to the same norm, see `total_norm`.
+        counts: whether to count a parameter; a tied parameter counts in one process only.
     """
     held = [parameter for parameter in parameters if parameter.grad is not None]
     counted = held if counts is None else [parameter for parameter in held if counts(parameter)]
-    norm = total_norm([p.grad for p in counted if p.grad is not None], norm_type, over=over)
+    norm = total_norm([p.grad for p in counted if p.grad is not None], norm_type, groups=groups)
     for part in _by_mesh(held):
         clip_grads_with_norm_(part, limit, norm)
     return norm
 
 
 def clip_grad_value(parameters: Iterable[nn.Parameter], limit: float) -> None:
-    """Bring every number of the gradients between ``-limit`` and ``limit``."""
+    """Clip each element of the gradients to ``[-limit, limit]``."""
     for part in _by_mesh(parameters):
         clip_grad_value_(part, limit)
 
 
 def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """The tensors apart by where they live, for torch computes with those of one mesh at once."""
+    """Return the tensors grouped by mesh: torch's functions take those of one mesh at a time."""
     parts: dict[DeviceMesh | None, list[Tensor]] = {}
     for tensor in tensors:
-        parts.setdefault(mesh_of(tensor), []).append(tensor)
+        mesh = tensor.device_mesh if isinstance(tensor, DTensor) else None
+        parts.setdefault(mesh, []).append(tensor)
     return list(parts.values())
 
 
-def mesh_of(tensor: Tensor) -> DeviceMesh | None:
-    """The mesh that a tensor is spread over; None where it is a plain one."""
-    return tensor.device_mesh if isinstance(tensor, DTensor) else None
-
-
-def _whole(norm: Tensor) -> Tensor:
+def _full(norm: Tensor) -> Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

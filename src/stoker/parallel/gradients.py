@@ -1,4 +1,4 @@
-"""How the gradients of several copies become those of one batch."""
+"""Synchronize gradients between the data ranks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,31 +11,31 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.core.tree import local_part
 
-_BUCKET = 25 * 2**20
+_BUCKET_BYTES = 25 * 2**20
 
 
-class Gradients:
-    """A model that shares its gradients with nobody; the others say how they differ."""
+class GradientSync:
+    """Synchronizes nothing. Subclasses say how they differ."""
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward pass, ready for a backward pass that shares."""
+        """Return the forward pass, prepared for a synchronizing backward pass."""
         return forward
 
     def sync(self, *, enabled: bool) -> AbstractContextManager[None]:
-        """Whether the backward pass within it shares gradients."""
+        """Within this context, backward does or does not synchronize gradients."""
         return nullcontext()
 
     def after_backward(self) -> None:
-        """A backward pass is over."""
+        """Synchronize the gradients that the backward pass has not."""
 
-    def before_eval(self) -> None:
-        """The model is about to be judged: buffers are those of the first process."""
+    def sync_buffers(self) -> None:
+        """Copy buffers from the first process."""
 
 
-class Averaged(Gradients):
-    """Gradients are averaged over a group of processes when the backward pass is over.
+class AllReduceSync(GradientSync):
+    """Averages gradients over a group of processes after the backward pass.
 
-    A parameter that has a gradient in one process has one in all: elsewhere it was zero.
+    If a parameter has a gradient in one process, the others contribute zeros.
     """
 
     def __init__(self, model: nn.Module, group: c10d.ProcessGroup) -> None:
@@ -47,7 +47,7 @@ class Averaged(Gradients):
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
-        """Within it, a backward pass is followed by averaging, or not."""
+        """Within this context, backward is or is not followed by averaging."""
         before, self._enabled = self._enabled, enabled
         try:
             yield
@@ -55,21 +55,21 @@ class Averaged(Gradients):
             self._enabled = before
 
     def after_backward(self) -> None:
-        """Average what there is."""
+        """Average all gradients."""
         if self._enabled:
-            average([p for p in self._model.parameters() if p.requires_grad], self._group)
+            average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
 
-    def before_eval(self) -> None:
-        """Take the buffers of the first process."""
+    def sync_buffers(self) -> None:
+        """Copy buffers from the first process."""
         first = c10d.get_process_group_ranks(self._group)[0]
         _broadcast(self._model.buffers(), first, self._group)
 
 
-class Copies(Gradients):
-    """torch's DistributedDataParallel: gradients are shared while the backward pass goes on.
+class DDPSync(GradientSync):
+    """torch's DistributedDataParallel: gradients are averaged during the backward pass.
 
-    A step that calls parts of the model and not the engine goes past it; such gradients are
-    averaged when the backward pass is over.
+    A step that calls submodules instead of the engine bypasses it; those gradients are averaged
+    after the backward pass.
     """
 
     def __init__(self, model: nn.Module, group: c10d.ProcessGroup, *, unused: bool) -> None:
@@ -78,20 +78,20 @@ class Copies(Gradients):
         self._unused = unused
         self._ddp: DistributedDataParallel
         self._enabled = True
-        self._through = False
+        self._used_ddp = False
         self._checked = unused
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward pass through DistributedDataParallel; past it where nothing is trained."""
-        self._run = forward if isinstance(forward, nn.Module) else self._model
-        self._ddp = self._wrapped()
+        """Return the forward pass through DistributedDataParallel; without gradients, around it."""
+        self._module = forward if isinstance(forward, nn.Module) else self._model
+        self._ddp = self._make_ddp()
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             if self._trained != [p.requires_grad for p in self._named.values()]:
-                self._ddp = self._wrapped()
-            self._through = True
+                self._ddp = self._make_ddp()
+            self._used_ddp = True
             try:
                 return self._ddp(*args, **kwargs)
             except RuntimeError as error:
@@ -100,13 +100,13 @@ class Copies(Gradients):
 
         return run
 
-    def _wrapped(self) -> DistributedDataParallel:
-        """The model as it is now: which parameters are trained may change between steps."""
+    def _make_ddp(self) -> DistributedDataParallel:
+        """Wrap the model as it is now: which parameters are trained may change between steps."""
         self._named = dict(self._model.named_parameters())
         self._trained = [p.requires_grad for p in self._named.values()]
-        device = next(self._run.parameters()).device
+        device = next(self._module.parameters()).device
         return DistributedDataParallel(
-            self._run,
+            self._module,
             device_ids=None if device.type == "cpu" else [device],
             process_group=self._group,
             find_unused_parameters=self._unused,
@@ -114,7 +114,7 @@ class Copies(Gradients):
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
-        """Within it, DistributedDataParallel shares, or not."""
+        """Within this context, DistributedDataParallel does or does not synchronize."""
         before, self._enabled = self._enabled, enabled
         try:
             with nullcontext() if enabled else self._ddp.no_sync():
@@ -123,18 +123,18 @@ class Copies(Gradients):
             self._enabled = before
 
     def after_backward(self) -> None:
-        """Average what DistributedDataParallel did not see."""
+        """Average the gradients that bypassed DistributedDataParallel."""
         if not self._enabled:
             return
-        if not self._through:
-            average([p for p in self._model.parameters() if p.requires_grad], self._group)
+        if not self._used_ddp:
+            average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
         elif not self._checked:
             self._checked = True
             self._check_unused()
-        self._through = False
+        self._used_ddp = False
 
-    def before_eval(self) -> None:
-        """Take the buffers of the first process."""
+    def sync_buffers(self) -> None:
+        """Copy buffers from the first process."""
         first = c10d.get_process_group_ranks(self._group)[0]
         _broadcast(self._model.buffers(), first, self._group)
 
@@ -148,39 +148,39 @@ class Copies(Gradients):
             raise RuntimeError(_unused_message(unused))
 
     def _name_unused(self, error: RuntimeError) -> None:
-        """Say which parameters torch means, which names them by number."""
+        """Raise an error with the names of the parameters that torch reports by number."""
         _, found, rest = str(error).partition("did not receive grad for rank")
         if not found:
             return
-        numbers = [int(word) for word in rest.partition(":")[2].split() if word.isdigit()]
+        numbers = [int(item) for item in rest.partition(":")[2].split() if item.isdigit()]
         trained = [name for name, p in self._named.items() if p.requires_grad]
         names = [trained[number] for number in numbers if number < len(trained)]
         raise RuntimeError(_unused_message(names or ["unknown"])) from error
 
 
-def average(parameters: Iterable[nn.Parameter], group: c10d.ProcessGroup) -> None:
-    """Replace each gradient by its mean over the group, a few large exchanges at a time."""
+def average_gradients(parameters: Iterable[nn.Parameter], group: c10d.ProcessGroup) -> None:
+    """Replace each gradient by its mean over the group, in large buckets."""
     parameters = list(parameters)
-    has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
+    has_grad = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
     if parameters:
-        has = has.to(parameters[0].device)
-        c10d.all_reduce(has, c10d.ReduceOp.MAX, group=group)
+        has_grad = has_grad.to(parameters[0].device)
+        c10d.all_reduce(has_grad, c10d.ReduceOp.MAX, group=group)
     gradients = []
-    for parameter, somewhere in zip(parameters, has.tolist(), strict=True):
-        if somewhere:
+    for parameter, on_any_rank in zip(parameters, has_grad.tolist(), strict=True):
+        if on_any_rank:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(local_part(parameter.grad))
     for bucket in _buckets(gradients):
-        whole = torch.cat([gradient.flatten() for gradient in bucket])
-        c10d.all_reduce(whole, c10d.ReduceOp.AVG, group=group)
-        parts = torch.split(whole, [gradient.numel() for gradient in bucket])
+        flat = torch.cat([gradient.flatten() for gradient in bucket])
+        c10d.all_reduce(flat, c10d.ReduceOp.AVG, group=group)
+        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
         for gradient, part in zip(bucket, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 
 
 def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors by dtype, in lists of some megabytes."""
+    """Yield the tensors in buckets of one dtype and about 25 MB."""
     for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
         bucket: list[Tensor] = []
         size = 0
@@ -189,7 +189,7 @@ def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
                 continue
             bucket.append(tensor)
             size += tensor.numel() * tensor.element_size()
-            if size >= _BUCKET:
+            if size >= _BUCKET_BYTES:
                 yield bucket
                 bucket, size = [], 0
         if bucket:
@@ -205,7 +205,7 @@ def _broadcast(tensors: Iterable[Tensor], source: int, group: c10d.ProcessGroup)
 def _unused_message(names: list[str]) -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return (
-        f"{len(names)} parameters took no part in the step and have no gradient ({shown}), so that "
-        "the copies of the model cannot share them: freeze them (requires_grad=False), use them, "
-        "or give Layout(unused=True)"
+        f"{len(names)} parameters were not used in the step and have no gradient ({shown}), so "
+        "that the copies of the model cannot synchronize them: freeze them "
+        "(requires_grad=False), use them, or set Layout(unused=True)"
     )

@@ -1,4 +1,4 @@
-"""`ParallelModel`: a model as a layout has it run in this process."""
+"""`ParallelModel`: a model as its layout runs it in this process."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,90 +13,91 @@ from torch.optim import Optimizer
 from stoker.core import dist
 from stoker.core.tree import is_sharded, map_tensors
 from stoker.core.types import Batch
-from stoker.parallel.gradients import Averaged, Copies, Gradients
+from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import Layout
-from stoker.parallel.parameter_index import ParameterIndex
+from stoker.parallel.optimizers import ParameterIndex, replace_parameters
 from stoker.parallel.pipeline.stages import Stages, split_model
 
 
 class ParallelModel:
-    """A model as it runs in one process; `Distributed` is the same for one of several.
+    """A model as it runs in a single process; `Distributed` is one of several.
 
-    It is asked, never inspected: whoever trains does not know which layout there is.
+    Callers use these methods and never test which layout they have.
 
     Attributes:
-        part, parts: which part of every batch this process reads, and how many there are.
-        copies: the processes that read the other parts and do the same with them, if there are.
-        stages: those of a pipeline, None where the model is whole.
-        numbers: by ``id`` of an optimizer that has only some of the parameters, which ones.
+        data_rank: which shard of every batch this process reads.
+        data_ranks: the number of such shards.
+        data_group: the processes that read the other shards; None if there are none.
+        stages: the pipeline stages of this process; None without a pipeline.
+        parameter_indices: by ``id`` of an optimizer, which parameters it holds, if not all.
     """
 
-    part, parts = 0, 1
-    copies: c10d.ProcessGroup | None = None
+    data_rank, data_ranks = 0, 1
+    data_group: c10d.ProcessGroup | None = None
     stages: Stages | None = None
 
     def __init__(self) -> None:
-        self.numbers: dict[int, ParameterIndex] = {}
+        self.parameter_indices: dict[int, ParameterIndex] = {}
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward pass of the model as it runs here."""
+        """Return the forward pass of the model as it runs in this process."""
         return forward
 
     def add(self, module: nn.Module) -> None:
-        """Share the gradients of another module, such as a criterion with parameters, too."""
+        """Synchronize the gradients of another module too, such as a criterion with parameters."""
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
-        """Whether the backward pass within it shares gradients between processes."""
+        """Within this context, backward does or does not synchronize gradients."""
         yield
 
     def after_backward(self) -> None:
-        """A backward pass is over: share what was not shared on the way."""
+        """Synchronize the gradients that the backward pass has not."""
 
-    def before_eval(self) -> None:
-        """The model is about to be judged: all processes judge the same."""
+    def sync_buffers(self) -> None:
+        """Copy buffers from the first process, so that all evaluate the same model."""
 
-    def in_step(self, *numbers: float) -> list[list[float]]:
-        """The numbers of all processes that must run the model as often as this one, it among them.
+    def gather_lockstep(self, *numbers: float) -> list[list[float]]:
+        """Return the numbers of all processes that must run the model as often as this one.
 
-        They need each other's part of it for every pass. All of them call it.
+        Shards need each other for every pass. All of these processes must call it.
         """
         return [list(numbers)]
 
     def clip_grad_norm(
         self, parameters: Iterable[nn.Parameter], limit: float, norm_type: float
     ) -> Tensor:
-        """Scale gradients down to a total norm of ``limit`` over all processes; what it was."""
+        """Scale gradients to a total norm of at most ``limit``; return the norm before."""
         return nn.utils.clip_grad_norm_(parameters, limit, norm_type)
 
     def clip_grad_value(self, parameters: Iterable[nn.Parameter], limit: float) -> None:
-        """Bound each element of the gradients by ``limit``."""
+        """Clip each element of the gradients to ``[-limit, limit]``."""
         nn.utils.clip_grad_value_(parameters, limit)
 
     def total_norm(self, parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> Tensor:
-        """The norm of all gradients, wherever they are."""
+        """Return the norm of all gradients, over all processes."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         return nn.utils.get_total_norm(gradients, norm_type) if gradients else torch.zeros(())
 
-    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All of the model's weights, whole, on the CPU, each in memory of its own."""
+    def full_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the unsharded weights of the complete model, on the CPU, none sharing memory."""
         found: dict[str, Tensor] = {}
         seen: set[int] = set()
         for name, weight in weights.items():
             tensor = weight.detach().cpu().contiguous()
-            where = tensor.untyped_storage().data_ptr()
-            found[name] = tensor.clone() if where in seen else tensor
-            seen.add(where)
+            address = tensor.untyped_storage().data_ptr()
+            found[name] = tensor.clone() if address in seen else tensor
+            seen.add(address)
         return found
 
-    def joined(
-        self, outputs: list[Any], in_order: Callable[[list[list[Any]]], list[Any]]
+    def gather_outputs(
+        self, outputs: list[Any], merge: Callable[[list[list[Any]]], list[Any]]
     ) -> list[Any]:
-        """The outputs of all processes, by what puts those of the parts of the data in order."""
+        """Return the outputs of all processes; ``merge`` orders those of the data ranks."""
         return outputs
 
     def place(self, batch: Batch, device: torch.device) -> Batch:
-        """The batch with its tensors on the device."""
+        """Return the batch with its tensors on the device."""
         if hasattr(batch, "to") and not isinstance(batch, Tensor):
             return batch.to(device)
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
@@ -106,28 +107,29 @@ class Distributed(ParallelModel):
     """A model that several processes run together.
 
     Args:
-        layout: how; for as many processes as there are.
+        layout: for the number of processes in the job.
         model: split in place.
-        device: where it is.
-        whole: whether one optimizer trains it all, so that a step runs the model as a whole.
+        device: where the model is.
+        one_optimizer: whether a single optimizer trains the model, so that each step runs all of
+            it.
     """
 
     def __init__(
-        self, layout: Layout, model: nn.Module, device: torch.device, *, whole: bool
+        self, layout: Layout, model: nn.Module, device: torch.device, *, one_optimizer: bool
     ) -> None:
         super().__init__()
-        self._mesh = _mesh(layout, device)
-        copies = tuple(name for name in ("replicate", "shard") if name in self._names)
-        self.parts = layout.parts
-        self.copies = self._group(copies) if copies else None
-        self.part = c10d.get_rank(self.copies) if copies else 0
-        self._is_whole = self._names == ("replicate",)
-        self._gradients = [self._split(layout, model, whole=whole)]
+        self._mesh = _make_mesh(layout, device)
+        data_dims = tuple(name for name in ("replicate", "shard") if name in self._dims)
+        self.data_ranks = layout.data_ranks
+        self.data_group = self._group(data_dims) if data_dims else None
+        self.data_rank = c10d.get_rank(self.data_group) if data_dims else 0
+        self._only_replicates = self._dims == ("replicate",)
+        self._syncs = [self._split(layout, model, one_optimizer=one_optimizer)]
 
-    def _split(self, layout: Layout, model: nn.Module, *, whole: bool) -> Gradients:
-        """Split the model: layers first, then stages, then what each holds."""
+    def _split(self, layout: Layout, model: nn.Module, *, one_optimizer: bool) -> GradientSync:
+        """Split the model: layers first, then stages, then the parameters of each."""
         if layout.tensor > 1:
-            from stoker.parallel.tensor.split import split_layers  # brings in slow packages
+            from stoker.parallel.tensor.split import split_layers  # slow to import
 
             split_layers(model, self._mesh["tensor"], layout.plan)
         stages: list[nn.Module] = [model]
@@ -141,154 +143,136 @@ class Distributed(ParallelModel):
             )
             stages = list(self.stages.local.values())
         if layout.shard > 1:
-            from stoker.parallel.shards import Shards  # brings in slow packages
+            from stoker.parallel.shards import FSDPSync  # slow to import
 
-            own = tuple(name for name in ("replicate", "shard") if name in self._names)
-            return Shards(model, stages, self._mesh[own], layout)
+            dims = tuple(name for name in ("replicate", "shard") if name in self._dims)
+            return FSDPSync(model, stages, self._mesh[dims], layout)
         trained = any(parameter.requires_grad for parameter in model.parameters())
-        if self._names == ("replicate",) and whole and trained:
-            return Copies(model, self._mesh.get_group("replicate"), unused=layout.unused)
+        if self._only_replicates and one_optimizer and trained:
+            return DDPSync(model, self._mesh.get_group("replicate"), unused=layout.unused)
         if layout.replicate > 1:
-            return Averaged(model, self._mesh.get_group("replicate"))
-        return Gradients()
+            return AllReduceSync(model, self._mesh.get_group("replicate"))
+        return GradientSync()
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward pass of the model as it runs here."""
-        return self._gradients[0].wrap(forward)
+        """Return the forward pass of the model as it runs in this process."""
+        return self._syncs[0].wrap(forward)
 
     def add(self, module: nn.Module) -> None:
-        """Share the gradients of another module, such as a criterion with parameters, too."""
-        if self.copies is not None and any(True for _ in module.parameters()):
-            self._gradients.append(Averaged(module, self.copies))
+        """Synchronize the gradients of another module too, such as a criterion with parameters."""
+        if self.data_group is not None and any(True for _ in module.parameters()):
+            self._syncs.append(AllReduceSync(module, self.data_group))
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
-        """Whether the backward pass within it shares gradients between processes."""
+        """Within this context, backward does or does not synchronize gradients."""
         with ExitStack() as stack:
-            for one in self._gradients:
-                stack.enter_context(one.sync(enabled=enabled))
+            for sync in self._syncs:
+                stack.enter_context(sync.sync(enabled=enabled))
             yield
 
     def after_backward(self) -> None:
-        """A backward pass is over: share what was not shared on the way."""
-        for one in self._gradients:
-            one.after_backward()
+        """Synchronize the gradients that the backward pass has not."""
+        for sync in self._syncs:
+            sync.after_backward()
 
-    def before_eval(self) -> None:
-        """The model is about to be judged: all processes judge the same."""
-        for one in self._gradients:
-            one.before_eval()
+    def sync_buffers(self) -> None:
+        """Copy buffers from the first process, so that all evaluate the same model."""
+        for sync in self._syncs:
+            sync.sync_buffers()
 
-    def in_step(self, *numbers: float) -> list[list[float]]:
-        """The numbers of all processes that must run the model as often as this one, it among them.
-
-        They need each other's part of it for every pass. All of them call it.
-        """
-        return (
-            dist.all_gather_floats(*numbers)
-            if "shard" in self._names
-            else super().in_step(*numbers)
-        )
+    def gather_lockstep(self, *numbers: float) -> list[list[float]]:
+        """Return the numbers of all processes that must run the model as often as this one."""
+        if "shard" in self._dims:
+            return dist.all_gather_floats(*numbers)
+        return super().gather_lockstep(*numbers)
 
     def clip_grad_norm(
         self, parameters: Iterable[nn.Parameter], limit: float, norm_type: float
     ) -> Tensor:
-        """Scale gradients down to a total norm of ``limit`` over all processes; what it was."""
-        if self._is_whole:
+        """Scale gradients to a total norm of at most ``limit``; return the norm before."""
+        if self._only_replicates:
             return super().clip_grad_norm(parameters, limit, norm_type)
-        from stoker.parallel import grad_norm as norm
+        from stoker.parallel import grad_norm  # slow to import
 
-        return norm.clip_grad_norm(
-            parameters, limit, norm_type, over=self._others(), counts=self._counts
+        return grad_norm.clip_grad_norm(
+            parameters, limit, norm_type, groups=self._model_groups(), counts=self._counts
         )
 
     def clip_grad_value(self, parameters: Iterable[nn.Parameter], limit: float) -> None:
-        """Bound each element of the gradients by ``limit``."""
-        from stoker.parallel import grad_norm as norm
+        """Clip each element of the gradients to ``[-limit, limit]``."""
+        from stoker.parallel import grad_norm  # slow to import
 
-        norm.clip_grad_value(parameters, limit)
+        grad_norm.clip_grad_value(parameters, limit)
 
     def total_norm(self, parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> Tensor:
-        """The norm of all gradients, wherever they are."""
-        if self._is_whole:
+        """Return the norm of all gradients, over all processes."""
+        if self._only_replicates:
             return super().total_norm(parameters, norm_type)
-        from stoker.parallel import grad_norm as norm
+        from stoker.parallel import grad_norm  # slow to import
 
         gradients = [p.grad for p in parameters if p.grad is not None and self._counts(p)]
-        return norm.total_norm(gradients, norm_type, over=self._others())
+        return grad_norm.total_norm(gradients, norm_type, groups=self._model_groups())
 
-    def whole(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All of the model's weights, whole, on the CPU, each in memory of its own."""
+    def full_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the unsharded weights of the complete model, on the CPU, none sharing memory."""
         gathered: dict[str, Any] = dict(weights)
         for name, weight in gathered.items():
             gathered[name] = weight.full_tensor() if is_sharded(weight) else weight
-        found = super().whole(gathered)
+        found = super().full_weights(gathered)
         if self.stages is None:
             return found
         everywhere = dist.all_gather_object(found)
-        return {name: weight for part in everywhere for name, weight in part.items()}
+        return {name: weight for stage in everywhere for name, weight in stage.items()}
 
-    def joined(
-        self, outputs: list[Any], in_order: Callable[[list[list[Any]]], list[Any]]
+    def gather_outputs(
+        self, outputs: list[Any], merge: Callable[[list[list[Any]]], list[Any]]
     ) -> list[Any]:
-        """The outputs of all processes, by what puts those of the parts of the data in order."""
-        has_them = self.stages is None or self.stages.has_last
-        found = dist.all_gather_object((self.part, outputs) if has_them else None)
-        by_part = dict(one for one in reversed(found) if one is not None)
-        return in_order([by_part[part] for part in range(self.parts)])
+        """Return the outputs of all processes; ``merge`` orders those of the data ranks."""
+        has_outputs = self.stages is None or self.stages.has_last
+        found = dist.all_gather_object((self.data_rank, outputs) if has_outputs else None)
+        by_rank = dict(one for one in reversed(found) if one is not None)
+        return merge([by_rank[rank] for rank in range(self.data_ranks)])
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def _dims(self) -> tuple[str, ...]:
         return self._mesh.mesh_dim_names or ()
 
-    def _group(self, names: tuple[str, ...]) -> c10d.ProcessGroup:
-        """The processes that differ from this one in these dimensions alone."""
+    def _group(self, dims: tuple[str, ...]) -> c10d.ProcessGroup:
+        """Return the processes that differ from this one in these dimensions only."""
         mesh = self._mesh
-        return mesh[names]._flatten().get_group() if len(names) > 1 else mesh.get_group(names[0])
+        return mesh[dims]._flatten().get_group() if len(dims) > 1 else mesh.get_group(dims[0])
 
-    def _others(self) -> list[c10d.ProcessGroup]:
-        """Groups with further parameters of the same model."""
+    def _model_groups(self) -> list[c10d.ProcessGroup]:
+        """Return the groups that hold further parameters of this copy of the model."""
         return [] if self.stages is None else [self.stages.group]
 
     def _counts(self, parameter: nn.Parameter) -> bool:
-        return self.stages is None or self.stages.owned(parameter)
-
-
-def placed(whole: Tensor, like: Any) -> Tensor:
-    """A whole tensor in the form of another one: itself, or this process's shard of it."""
-    if not is_sharded(like):
-        return whole
-    from torch.distributed.tensor import distribute_tensor  # slow to import
-
-    return distribute_tensor(
-        whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
+        return self.stages is None or self.stages.owns(parameter)
 
 
 def wrap_model(
     layout: Layout, model: nn.Module, device: torch.device, optimizers: Iterable[Optimizer]
 ) -> ParallelModel:
-    """Split a model as the layout says, in place; its optimizers follow the parameters."""
+    """Split a model in place by its layout, and let its optimizers update the new parameters."""
     if layout.processes == 1:
         return ParallelModel()
-    from stoker.parallel.optimizers import repoint  # brings in slow packages
-
     optimizers = list(optimizers)
     before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
-    made = Distributed(layout, model, device, whole=len(optimizers) == 1)
+    made = Distributed(layout, model, device, one_optimizer=len(optimizers) == 1)
     now = dict(model.named_parameters(remove_duplicate=False))
-    moved: dict[int, nn.Parameter | None] = {}
-    for name, number in before:  # a tied one may be left under its second name alone
-        moved[number] = moved.get(number) if moved.get(number) is not None else now.get(name)
+    replaced: dict[int, nn.Parameter | None] = {}
+    for name, key in before:  # a tied parameter may remain under its second name only
+        replaced[key] = replaced.get(key) if replaced.get(key) is not None else now.get(name)
     for optimizer in optimizers:
         if made.stages is not None:
-            made.numbers[id(optimizer)] = ParameterIndex.of(optimizer, moved)
-        repoint(optimizer, moved)
+            made.parameter_indices[id(optimizer)] = ParameterIndex.of(optimizer, replaced)
+        replace_parameters(optimizer, replaced)
     return made
 
 
-def _mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    """One dimension for each way in which the job is split."""
+def _make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
+    """Return a mesh with one dimension for each way in which the job is split."""
     sizes = {name: getattr(layout, name) for name in ("pipeline", "replicate", "shard", "tensor")}
-    names = tuple(name for name, size in sizes.items() if size > 1)
-    return init_device_mesh(device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    dims = tuple(name for name, size in sizes.items() if size > 1)
+    return init_device_mesh(device.type, tuple(sizes[dim] for dim in dims), mesh_dim_names=dims)

@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer state in shards: torch's FSDP2."""
+"""Shard parameters, gradients and optimizer state with torch's FSDP2."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from stoker.core.errors import did_you_mean
 from stoker.core.tree import is_sharded
-from stoker.parallel.gradients import Gradients
+from stoker.parallel.gradients import GradientSync
 from stoker.parallel.layout import Layout
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-class Shards(Gradients):
-    """Each process keeps a shard of every parameter and gathers the rest where it is needed.
+class FSDPSync(GradientSync):
+    """Keeps a shard of every parameter in each process and gathers the rest on use.
 
     Args:
         model: sharded in place, block by block.
-        stages: this process's stages of it, or the model itself.
-        mesh: one dimension of shards, or one of copies before it.
-        layout: how.
+        stages: its pipeline stages in this process, or the model itself.
+        mesh: one dimension for shards, or two, for copies and shards.
+        layout: the options for shards.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Shards(Gradients):
     ) -> None:
         if isinstance(model, nn.ModuleDict | nn.ModuleList):
             raise ValueError(
-                f"a {type(model).__name__} has no forward of its own, for which shards could be "
-                "gathered: put it into a module that has one, or use replicate instead of shard"
+                f"a {type(model).__name__} cannot be sharded, because it has no forward: put it "
+                "into a module that has one, or use replicate instead of shard"
             )
         for tensor in chain(model.parameters(), model.buffers()):
             if not is_sharded(tensor):
-                _alike(tensor, mesh)
+                _broadcast_first(tensor, mesh)
         options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": layout.reshard}
         if layout.dtype is not None:
             options["mp_policy"] = MixedPrecisionPolicy(_DTYPES[layout.dtype], torch.float32)
@@ -50,13 +50,13 @@ class Shards(Gradients):
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
         for block in blocks_of(model, layout.blocks):
             fully_shard(block, **options)
-        whole = [fully_shard(stage, **options) for stage in stages]
-        self._stages = [stage for stage in whole if isinstance(stage, FSDPModule)]
+        sharded = [fully_shard(stage, **options) for stage in stages]
+        self._stages = [stage for stage in sharded if isinstance(stage, FSDPModule)]
         self._enabled = True
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
-        """Within it, the backward pass reduces gradients to their shards, or keeps them whole."""
+        """Within this context, backward reduces gradients to shards or keeps them unsharded."""
         before, self._enabled = self._enabled, enabled
         self._set(enabled)
         try:
@@ -71,38 +71,38 @@ class Shards(Gradients):
 
 
 def blocks_of(model: nn.Module, pattern: str | None) -> list[nn.Module]:
-    """The modules to gather one at a time: those of the pattern, or the longest list of like ones.
+    """Return the modules to gather one at a time.
+
+    These are the modules that match the pattern, or the longest list of modules of one class.
 
     Raises:
-        ValueError: nothing has such a name.
+        ValueError: no module matches.
     """
     if pattern is not None:
         found = {name: m for name, m in model.named_modules() if _matches(name, pattern)}
         if not found:
             names = [name for name, _ in model.named_modules() if name]
-            near = did_you_mean(pattern.replace(".*", ""), names)
-            raise ValueError(f"blocks is {pattern!r}, but no module has such a name{near}")
+            hint = did_you_mean(pattern.replace(".*", ""), names)
+            raise ValueError(f"blocks is {pattern!r}, but no module matches{hint}")
         return [module for module in found.values() if any(True for _ in module.parameters())]
-    rows = [
+    lists = [
         [child for child in module.children() if any(True for _ in child.parameters())]
         for module in model.modules()
         if isinstance(module, nn.ModuleList | nn.Sequential)
     ]
-    same_on_all_ranks = [
-        row for row in rows if len(row) > 1 and len({type(child) for child in row}) == 1
-    ]
-    return max(same_on_all_ranks, key=len, default=[])
+    repeated = [one for one in lists if len(one) > 1 and len({type(child) for child in one}) == 1]
+    return max(repeated, key=len, default=[])
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a dotted name fits a pattern, part by part."""
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    """Return whether a dotted name matches a pattern, part by part."""
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 @torch.no_grad()
-def _alike(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
-    """Give all processes of the mesh what its first one has."""
+def _broadcast_first(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
+    """Copy a tensor from the first process of the mesh to all others."""
     for dim in reversed(range(mesh.ndim)):
         group = mesh.get_group(dim)
         c10d.broadcast(tensor.detach(), c10d.get_process_group_ranks(group)[0], group=group)

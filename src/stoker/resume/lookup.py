@@ -10,7 +10,7 @@ from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core.errors import did_you_mean
 from stoker.engine import Engine
-from stoker.engine.sharding_template import pattern_of
+from stoker.engine.sharding_template import sharding_template
 from stoker.parallel import Layout
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
@@ -59,13 +59,13 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     """
     info = Manifest.read(path).info if (path / "MANIFEST.json").is_file() else {}
     rank = 0 if was_saved_in_another_layout(info, engine) else None
-    loaded = Checkpoints(path.parent).load(path, into=pattern_of(engine), rank=rank)
+    loaded = Checkpoints(path.parent).load(path, into=sharding_template(engine), rank=rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
     for state in loaded.shared["hooks"].values():
         for key, value in state.items():
             if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
-                state[key] = engine.own(value)
+                state[key] = engine.local_weights(value)
     own = loaded.own or {}
     loaded.shared["hooks"] |= own.get("hooks", {})
     loaded.shared |= {part: own[part] for part in ("events", "step") if part in own}

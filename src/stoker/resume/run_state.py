@@ -229,7 +229,7 @@ class Restored:
             run.requests.active.add("end_epoch")
         if self.saved.own is not None:
             set_random_state(self.saved.own["random"])
-            shard = run.engine.parallel_model.part
+            shard = run.engine.parallel_model.data_rank
             if shard and was_saved_in_another_layout(self.saved.info, run.engine):
                 seed_all(int(torch.randint(2**31, ())) + shard)  # the saved ones are rank 0's
 
@@ -264,7 +264,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
     state = engine.state_dict()
-    mismatches = compare_weights(state["model"], engine.own(shared["model"]))
+    mismatches = compare_weights(state["model"], engine.local_weights(shared["model"]))
     faults = [f"{what}: {', '.join(names[:5])}" for what, names in mismatches.items() if names]
     for part in ("optimizers", "lr_schedulers"):
         own, saved = state[part], shared["engine"][part]

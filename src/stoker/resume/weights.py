@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.read.load import read_weights
 from stoker.core.log import get_logger
-from stoker.engine import bare
-from stoker.parallel import is_elsewhere, placed
+from stoker.engine import unwrap
+from stoker.parallel import is_remote, shard_like
 from stoker.resume.lookup import find_checkpoint
 from stoker.storage import local_path
 
@@ -28,11 +28,13 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
         The names that are "missing", "unexpected" and "of another shape".
     """
     saved = _weights_in(local_path(path))
-    own = bare(model).state_dict()
-    here = {name: tensor for name, tensor in saved.items() if not is_elsewhere(bare(model), name)}
+    own = unwrap(model).state_dict()
+    here = {name: tensor for name, tensor in saved.items() if not is_remote(unwrap(model), name)}
     mismatches = compare_weights(own, here)
     fitting = {name: t for name, t in here.items() if name in own and t.shape == own[name].shape}
-    bare(model).load_state_dict({n: placed(t, own[n]) for n, t in fitting.items()}, strict=False)
+    unwrap(model).load_state_dict(
+        {n: shard_like(t, own[n]) for n, t in fitting.items()}, strict=False
+    )
     for what, names in mismatches.items():
         if names and log:
             _log.warning(f"weights of {path}, {what}: {', '.join(names)}")

@@ -56,15 +56,15 @@ def trained(
 
 
 def trained_in(layout: Layout, accumulate: int, tied: bool, samples: int = 36) -> Any:
-    return trained(layout, layout.parts, accumulate, tied=tied, samples=samples)
+    return trained(layout, layout.data_ranks, accumulate, tied=tied, samples=samples)
 
 
-def going_on(
+def resumable(
     layout: Layout | None, folder: Path, break_at: int | None, dropout: float, stock: bool = True
 ) -> Any:
-    """Train in a folder, from its newest checkpoint if it has one, and break off where told."""
+    """Train in a folder, from its newest checkpoint if it has one, and stop where requested."""
     exact = dropout > 0
-    parts = layout.parts if layout is not None else 1
+    parts = layout.data_ranks if layout is not None else 1
     engine = engine_of(
         layout, dtype=torch.float32 if exact else torch.float64, dropout=dropout, tied=False
     )
@@ -86,5 +86,5 @@ def going_on(
     averages = next((h.state_dict()["average"] for h in run.hooks if h.name == "EMA"), {})
     rows = (folder / "metrics.jsonl").read_text().splitlines() if stock else []
     rows = [row[: row.index('"time"')] for row in rows]
-    state = engine.parallel_model.whole(averages)
+    state = engine.parallel_model.full_weights(averages)
     return engine.weights(), state, list(run.history), rows, torch.rand(2)

@@ -39,8 +39,8 @@ class Numbered(Dataset):
         self.epochs.append(epoch)
 
 
-class Told(SequentialSampler):
-    """A sampler that hears of epochs."""
+class EpochSampler(SequentialSampler):
+    """A sampler with `set_epoch`."""
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
@@ -51,7 +51,7 @@ class Told(SequentialSampler):
 
 
 class Stream(IterableDataset):
-    """Samples of which it gives the part that it was told."""
+    """Yields the shard of the samples that it was given."""
 
     shard = (0, 1)
 
@@ -59,8 +59,8 @@ class Stream(IterableDataset):
         self.shard = (rank, world_size)
 
     def __iter__(self) -> Any:
-        whole = Numbered()
-        yield from (whole[number] for number in range(self.shard[0], len(whole), self.shard[1]))
+        data = Numbered()
+        yield from (data[number] for number in range(self.shard[0], len(data), self.shard[1]))
 
 
 def by_number(engine: Any, batch: Any) -> Any:
@@ -82,10 +82,10 @@ class Seen(Hook):
 def read_by_fit() -> Any:
     """Which samples each process trains on, by kind of loader, and who heard of epochs."""
     dataset = Numbered()
-    sampler = Told(dataset)
+    sampler = EpochSampler(dataset)
     loaders = {
         "shuffled": DataLoader(dataset, batch_size=3, shuffle=True),
-        "told": DataLoader(dataset, batch_size=3, sampler=sampler),
+        "sharded": DataLoader(dataset, batch_size=3, sampler=sampler),
         "stream": DataLoader(Stream(), batch_size=3),
         "unsharded": unsharded(DataLoader(dataset, batch_size=3)),
     }
@@ -119,11 +119,11 @@ def locked(folder: Path) -> Any:
         other.create()
         lease = other.lease()
     c10d.barrier()
-    said = starting(folder, "auto")
+    result = starting(folder, "auto")
     c10d.barrier()
     if c10d.get_rank() == 1:
         lease.release()
-    return said
+    return result
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _writes(mode: Any, flags: int) -> bool:
 
 
 class MainOnly(Hook):
-    """A logger of rank 0, in the way people write one: it does not tell that it is alike."""
+    """A logger of rank 0, as people write one: it does not declare same_on_all_ranks."""
 
     def after_step(self, run: Any) -> None:
         if c10d.get_rank() == 0:
@@ -181,8 +181,8 @@ def with_writers(folder: Path) -> Any:
 
 def logging_twice(folder: Path) -> Any:
     """Whether a logger is one, and who says what."""
-    said = io.StringIO()
-    before, sys.stderr = sys.stderr, said
+    stream = io.StringIO()
+    before, sys.stderr = sys.stderr, stream
     try:
         first, second = get_logger(), get_logger()
         first.info("of rank 0 alone")
@@ -193,7 +193,7 @@ def logging_twice(folder: Path) -> Any:
         )
     finally:
         sys.stderr = before
-    lines = [line for line in said.getvalue().splitlines() if line.startswith("of ")]
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("of ")]
     return first._logger is second._logger, lines
 
 
@@ -225,11 +225,11 @@ def drawn() -> Any:
     return texts
 
 
-# Going on
+# Resuming
 
 
 def numbers_after(folder: Path, break_at: int | None) -> Any:
-    """The samples of each step, of a run that is broken off or goes on."""
+    """The samples of each step, of a run that is broken off or resumed."""
     seen = Seen()
     seen.priority = 1
     broken = [Break(break_at)] if break_at is not None else []
@@ -246,10 +246,10 @@ def numbers_after(folder: Path, break_at: int | None) -> Any:
 
 def broken_everywhere(folder: Path) -> Any:
     """A run without a break, and one for each step at which it may be broken off."""
-    whole = numbers_after(folder / "whole", None)
+    uninterrupted = numbers_after(folder / "uninterrupted", None)
     found = []
-    for step in range(1, len(whole[0])):
+    for step in range(1, len(uninterrupted[0])):
         before, _ = numbers_after(folder / str(step), step)
         after, weights = numbers_after(folder / str(step), None)
         found.append((before, after, weights))
-    return whole, found
+    return uninterrupted, found

@@ -70,7 +70,7 @@ def with_dropout(layout: Layout, **options: Any) -> Engine:
 
 
 def resumed(layout: Layout, folder: Path, break_at: int | None) -> Any:
-    """Train in a folder, and stop at a step if told so; weights, results and what is drawn next."""
+    """Train in a folder, and stop at a step if requested; weights, results, next draws."""
     stock = [
         hooks.Loss(window=3), hooks.EMA(0.9), hooks.KeepBest("val/loss"),
         hooks.Metrics("accuracy", on="both"), hooks.Write(hooks.JsonLines(), every=2),

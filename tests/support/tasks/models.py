@@ -41,7 +41,7 @@ def _fit(engine: Engine, **options: Any) -> dict[str, torch.Tensor]:
 
 
 def refused(later: int | None) -> str:
-    """What is said of parameters that take no part, from the start or later on."""
+    """Return the error for parameters that are not used, from the start or later."""
     try:
         _fit(_engine(Two(later), Layout(replicate=2)))
     except RuntimeError as error:

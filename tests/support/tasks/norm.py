@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from stoker.parallel.grad_norm import clip_grad_norm, clip_grad_value, total_norm
-from stoker.parallel.optimizers import repoint, settle_optimizer
+from stoker.parallel.optimizers import avoid_mixed_meshes, replace_parameters
 
 
 def gradients():
@@ -58,13 +58,13 @@ def over_stages(norm_type):
     *rest, tied = gradients()
     parameters = [with_gradient(g) for g in [*rest[2 * rank : 2 * rank + 2], tied]]
     counts = lambda parameter: parameter is not parameters[-1] or rank == 0
-    norm = clip_grad_norm(parameters, 0.1, norm_type, over=[dist.group.WORLD], counts=counts)
+    norm = clip_grad_norm(parameters, 0.1, norm_type, groups=[dist.group.WORLD], counts=counts)
     return norm, [p.grad for p in parameters]
 
 
 def a_stage_without_gradients():
     parameters = [with_gradient(g) for g in gradients()] if dist.get_rank() else []
-    return clip_grad_norm(parameters, 0.1, over=[dist.group.WORLD]).item()
+    return clip_grad_norm(parameters, 0.1, groups=[dist.group.WORLD]).item()
 
 
 def settled(name):
@@ -75,7 +75,7 @@ def settled(name):
     groups = [{"params": spread[:1]}, {"params": [spread[1], *plain]}]
     make = getattr(torch.optim, name)
     optimizer = make(groups, lr=0.1, fused=True) if name == "AdamW" else make(groups, lr=0.1)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     optimizer.step()
     return [(group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]
 
@@ -88,7 +88,7 @@ def repointed_order():
     optimizer.step()
     average = optimizer.state[a]["exp_avg"].clone()
     new = nn.Parameter(distribute_tensor(a.detach(), mesh, [Shard(1)]))
-    repoint(optimizer, {id(a): new, id(b): None})
+    replace_parameters(optimizer, {id(a): new, id(b): None})
     state = optimizer.state[new]
     return {
         "params": [[p is new or p is c for p in g["params"]] for g in optimizer.param_groups],

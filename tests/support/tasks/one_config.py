@@ -16,14 +16,14 @@ SHORT = (
 
 def train(folder: Path, *overrides: str) -> list[float]:
     """The losses of every step, and of the validation; the last batch has 6 windows, not 16."""
-    whole = pydoc_data.topics.topics
-    some = whole["assert"] + whole["assignment"]
+    topics = pydoc_data.topics.topics
+    some = topics["assert"] + topics["assignment"]
     pydoc_data.topics.topics = {"some": some.encode("ascii", "ignore").decode()[:5000]}
     sys.modules.pop("char_transformer", None)  # which has read the text when it was imported
     try:
         assert main(["train", str(CONFIG), *SHORT, f"run.dir={folder}", *overrides]) == 0
     finally:
-        pydoc_data.topics.topics = whole
+        pydoc_data.topics.topics = topics
         sys.modules.pop("char_transformer", None)
     (run,) = folder.iterdir()
     rows = read_json_lines(run / "metrics.jsonl")

@@ -14,7 +14,7 @@ from torchmetrics import classification
 from stoker import Engine, Hook, Layout, Output, Run, Trainer, hooks
 from stoker.core.tree import batch_size, split_batch
 from stoker.engine.pipeline_schedule import PipelineSchedule
-from stoker.engine.schedule import PlainSchedule
+from stoker.engine.schedule import PlainSchedule, StepContext
 from stoker.parallel.pipeline.stages import Stages, split_model
 from stoker.step import as_output, as_step
 
@@ -112,7 +112,7 @@ def engine_of(name: str, model: nn.Module, **options: Any) -> Engine:
 
 
 def alone(name: str) -> Engine:
-    """An engine that has the whole model."""
+    """Return an engine with the complete model."""
     return engine_of(name, build(name))
 
 
@@ -131,20 +131,30 @@ def stages_of(engine: Engine) -> Stages:
 
 def one_step(engine: Engine, schedule: Any, batches: list[Any], step: Any = None) -> list[Output]:
     """Leave the gradients of one step in the parameters; the outputs that hooks would see."""
-    told: list[Output] = []
+    outputs: list[Output] = []
 
-    def took(result: Any, size: int | None = None) -> Output:
+    def on_output(result: Any, size: int | None = None) -> Output:
         output = as_output(owner, result)
         if output.weight is None:
             output.weight = size
-        told.append(output)
+        outputs.append(output)
         return output
 
     owner = as_step(step)
     sizes = [batch_size(batch) for batch in batches]
     engine.zero_grad()
-    schedule.run(engine, batches, sizes, float(sum(sizes)), owner.forward, engine.backward, took)
-    return told
+    schedule.run(
+        StepContext(
+            engine,
+            batches,
+            sizes,
+            float(sum(sizes)),
+            owner.forward,
+            engine.backward,
+            on_output,
+        )
+    )
+    return outputs
 
 
 def gradients(engine: Engine) -> dict[str, Tensor | None]:
@@ -156,8 +166,8 @@ def gradients_of_pipeline(name: str, kind: Any, sizes: list[int], microbatches: 
     schedule = PipelineSchedule(kind, microbatches)
     batches = [batch(name, size, seed) for seed, size in enumerate(sizes)]
     one_step(engine, schedule, batches, STEPS[name])
-    told = one_step(engine, schedule, batches, STEPS[name])  # now nothing is new
-    return gradients(engine), [(float(output.loss or 0), output.weight) for output in told]
+    outputs = one_step(engine, schedule, batches, STEPS[name])  # the second is not the first
+    return gradients(engine), [(float(output.loss or 0), output.weight) for output in outputs]
 
 
 def gradients_alone(name: str, sizes: list[int]) -> dict[str, Tensor | None]:
@@ -180,21 +190,19 @@ def order_of_passes(microbatches: int) -> tuple[str, int]:
 
     (stage,) = stages_of(engine).local.values()
     stage.register_forward_hook(went_forward)
-    told = one_step(engine, schedule, [batch("mlp", 2 * microbatches, 0)])
-    return "".join(passes), len(told)
+    outputs = one_step(engine, schedule, [batch("mlp", 2 * microbatches, 0)])
+    return "".join(passes), len(outputs)
 
 
-def looks(kind: Any, sizes: list[int]) -> list[Any]:
+def forward_passes(kind: Any, sizes: list[int]) -> list[Any]:
     """What evaluation and prediction give for batches of these sizes."""
     engine = piped(build("mlp"), kind)
     schedule, step, found = PipelineSchedule(kind, 4), as_step(None), []
     for size in sizes:
         data = batch("mlp", size, 0)
-        compute_loss = schedule.forward_only(engine, data, step.val_forward)
+        output = schedule.forward_only(engine, data, step.val_forward)
         predicted = schedule.forward_only(engine, data[0], step.predict)
-        found.append(
-            None if compute_loss is None else (compute_loss.loss, compute_loss.outputs, predicted)
-        )
+        found.append(None if output is None else (output.loss, output.outputs, predicted))
     return found
 
 
@@ -203,7 +211,7 @@ def state_and_owned(processes_agree: bool = True) -> Any:
     torch.manual_seed(dist.get_rank() if not processes_agree else 3)
     model = Net(tied=True)
     stages = stages_of(piped(model))
-    owned = [n for n, p in model.named_parameters(remove_duplicate=False) if stages.owned(p)]
+    owned = [n for n, p in model.named_parameters(remove_duplicate=False) if stages.owns(p)]
     return model.state_dict(), owned
 
 
@@ -242,7 +250,7 @@ def sharded_stages(name: str, kind: Any) -> Any:
     """Gradients where each stage is in two shards, each with its half of every batch."""
     engine = piped(build(name), kind, shard=2)
     batches = [batch(name, 16, seed) for seed in range(2)]
-    mine = [split_batch(data, 2)[engine.parallel_model.part] for data in batches]
+    mine = [split_batch(data, 2)[engine.parallel_model.data_rank] for data in batches]
     schedule = PipelineSchedule(kind, 4)
     for _ in range(2):
         one_step(engine, schedule, mine, None if name == "mlp" else mean_over_samples)
@@ -253,7 +261,8 @@ def copied_stages(kind: Any) -> Any:
     """Gradients where there are two of each stage, each with its half of every batch."""
     engine = piped(build("tied"), kind, replicate=2)
     mine = [
-        split_batch(batch("tied", 16, seed), 2)[engine.parallel_model.part] for seed in range(2)
+        split_batch(batch("tied", 16, seed), 2)[engine.parallel_model.data_rank]
+        for seed in range(2)
     ]
     one_step(engine, PipelineSchedule(kind, 4), mine, net_step)
     return gradients(engine)
@@ -281,7 +290,7 @@ class Notes(Hook):
 
 
 def trained() -> Any:
-    """A whole run of a trainer: weights, results, what a hook saw, and predictions."""
+    """A complete run of a trainer: weights, results, what a hook saw, and predictions."""
     model = build("mlp")
     engine = piped(model, microbatches=4) if dist.is_initialized() else engine_of("mlp", model)
     notes = Notes()
@@ -296,7 +305,7 @@ def trained() -> Any:
 
 
 def faults() -> dict[str, str]:
-    """What is said to steps that a pipeline cannot run, in a pipeline of one process."""
+    """Return the errors for steps that a pipeline cannot run, in a pipeline of one process."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
     engine.parallel_model.stages = split_model(engine.model, group)
@@ -311,34 +320,33 @@ def faults() -> dict[str, str]:
     def never_calls(engine: Engine, batch: Any) -> Tensor:
         return batch[0].sum()
 
-    said = {
-        step.__name__: _said(partial(one_step, engine, schedule, [batch("mlp", 4, 0)], step))
+    errors = {
+        step.__name__: _error(partial(one_step, engine, schedule, [batch("mlp", 4, 0)], step))
         for step in (draws, calls_twice, never_calls)
     }
-    said["backward"] = _said(
-        lambda: PipelineSchedule().run(engine, [], [], 1.0, draws, lambda loss: None, max)
-    )
-    return said
+    context = StepContext(engine, [], [], 1.0, draws, lambda loss: None, max)  # type: ignore[arg-type]
+    errors["backward"] = _error(lambda: PipelineSchedule().run(context))
+    return errors
 
 
-def told_of_a_size() -> list[str]:
+def logged_of_a_size() -> list[str]:
     """What is logged where the first batch does not divide, and where only a later one does not."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
     engine.parallel_model.stages = split_model(engine.model, group)
-    told: list[str] = []
+    lines: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("stoker").addHandler(handler)
     for sizes in ((6, 8), (8, 6)):
         schedule = PipelineSchedule("1f1b", 4)
         for size in sizes:
             one_step(engine, schedule, [batch("mlp", size, 0)])
     logging.getLogger("stoker").removeHandler(handler)
-    return told
+    return lines
 
 
-def _said(act: Callable[[], Any]) -> str:
+def _error(act: Callable[[], Any]) -> str:
     with pytest.raises(ValueError, match=" ") as caught:
         act()
     return str(caught.value)

@@ -53,7 +53,7 @@ def by_hand(kind: str, accumulate: int, epochs: int = 2) -> dict[str, torch.Tens
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 optimizer.step()
                 optimizer.zero_grad()
-    return {name: _whole(weight) for name, weight in model.state_dict().items()}
+    return {name: _full(weight) for name, weight in model.state_dict().items()}
 
 
 def _in_shards(model: Any) -> Any:
@@ -62,7 +62,7 @@ def _in_shards(model: Any) -> Any:
     return fully_shard(model)
 
 
-def _whole(weight: Any) -> torch.Tensor:
+def _full(weight: Any) -> torch.Tensor:
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.detach().clone()
 
 
@@ -198,7 +198,7 @@ def every_uneven(layout: Layout | None) -> Any:
     }
 
 
-def compute_loss(layout: Layout | None) -> Any:
+def evaluated(layout: Layout | None) -> Any:
     """Results over data that does not divide, of a loader that is divided and of lists."""
     model = net()
     counts: Counter[int] = Counter()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stoker.checkpoint import Checkpoints
 from stoker.nn import Transformer
 from stoker.parallel.grad_norm import clip_grad_norm
-from stoker.parallel.optimizers import repoint, settle_optimizer
+from stoker.parallel.optimizers import avoid_mixed_meshes, replace_parameters
 from stoker.parallel.tensor.split import split_layers
 
 VOCABULARY = 21  # not even, as that of GPT-2
@@ -139,12 +139,12 @@ def train(model, optimizer, steps=range(3), mine=slice(None), after_backward=lam
     return found
 
 
-def whole(tensor):
+def full(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def weights(model):
-    return {name: whole(parameter) for name, parameter in model.named_parameters()}
+    return {name: full(parameter) for name, parameter in model.named_parameters()}
 
 
 def split(build, plan="auto", seed=0):
@@ -157,7 +157,7 @@ def split_training(build, plan="auto"):
     """Each process begins with weights of its own; those of the first are taken."""
     model = split(build, plan, seed=dist.get_rank())
     optimizer = adamw(model)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     found = train(model, optimizer)
     plain = {n: p.grad for n, p in model.named_parameters() if not isinstance(p, DTensor)}
     spread = [n for n, p in model.named_parameters() if isinstance(p, DTensor)]
@@ -172,7 +172,7 @@ def shard_and_split(build):
         fully_shard(block, mesh=mesh["shard"])
     fully_shard(model, mesh=mesh["shard"])
     optimizer = adamw(model)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     half = slice(mesh["shard"].get_local_rank(), None, 2)
     return train(model, optimizer, mine=half), weights(model)
 
@@ -182,7 +182,7 @@ def copies_and_split(build):
     model = made(build)
     split_layers(model, mesh["tensor"])
     optimizer = adamw(model)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     group = mesh["replicate"].get_group()
 
     def average():
@@ -203,7 +203,7 @@ def saved_by_two(build, folder: Path):
     """Two steps, saved; the third is made here too, for whoever loads it to compare."""
     model = split(build)
     optimizer = adamw(model)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     train(model, optimizer, range(2))
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(2, state(model, optimizer), wait=True)
@@ -213,7 +213,7 @@ def saved_by_two(build, folder: Path):
 def loaded_by_two(build, folder: Path):
     model = split(build, seed=7)
     optimizer = adamw(model)
-    settle_optimizer(optimizer)
+    avoid_mixed_meshes(optimizer)
     train(model, optimizer, [0])
     with Checkpoints(folder) as checkpoints:
         found = checkpoints.load(checkpoints.newest(), into=state(model, optimizer))
@@ -223,7 +223,7 @@ def loaded_by_two(build, folder: Path):
 
 
 def repointed(build, sharded):
-    """An optimizer made, and stepped, for the whole model goes on with the split one."""
+    """An optimizer made, and stepped, for the unsplit model continues with the split one."""
     model = made(build)
     optimizer = adamw(model)
     train(model, optimizer, range(2))
@@ -236,7 +236,7 @@ def repointed(build, sharded):
     else:
         split_layers(model, init_device_mesh("cpu", (2,)))
     after = dict(model.named_parameters())
-    repoint(optimizer, {id(before[name]): after[name] for name in before})
+    replace_parameters(optimizer, {id(before[name]): after[name] for name in before})
     return train(model, optimizer, [2]), weights(model)
 
 
@@ -280,11 +280,11 @@ class Odds(nn.Module):
         self.again = self.norm
 
 
-def whole_state():
+def unsplit_state():
     model = Odds(dist.get_rank())
     split_layers(model, init_device_mesh("cpu", (2,)), {"pair.0": "col", "pair.2": "row"})
     assert model.again is model.norm
-    return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+    return {name: full(tensor) for name, tensor in model.state_dict().items()}
 
 
 def in_bfloat16(build):

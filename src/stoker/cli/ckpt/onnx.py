@@ -16,8 +16,8 @@ from stoker.cli.ckpt.weights_file import write_aside
 from stoker.cli.train import made
 from stoker.config.yaml_text import ConfigError
 from stoker.core.tree import map_tensors
-from stoker.engine import bare
-from stoker.engine.batch import split
+from stoker.engine import unwrap
+from stoker.engine.batch import split_inputs
 
 _LIMIT = 2**31
 """An ONNX file cannot be larger, as protobuf cannot."""
@@ -78,7 +78,7 @@ def built(options: argparse.Namespace) -> ModelOfConfig:
     """The model of a config in evaluation mode on the CPU, and a batch of its data."""
     job = made(options, training=False)
     inputs = map_tensors(lambda tensor: tensor.cpu(), _first_inputs(job, options))
-    return ModelOfConfig(bare(job.trainer.engine.model).cpu().eval(), inputs)
+    return ModelOfConfig(unwrap(job.trainer.engine.model).cpu().eval(), inputs)
 
 
 def _first_inputs(job: Job, options: argparse.Namespace) -> Any:
@@ -91,7 +91,7 @@ def _first_inputs(job: Job, options: argparse.Namespace) -> Any:
     batch = next(iter(loader), None)
     if batch is None:
         raise ConfigError("the config's data has no batch to show what goes into the model")
-    return split(batch)[0]
+    return split_inputs(batch)[0]
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -108,7 +108,7 @@ class GlobalContext:
         layout = self.layout(None, {}).filled(dist.world_size())
         sizes = {
             ParallelMode.GLOBAL: layout.processes,
-            ParallelMode.DATA: layout.parts,
+            ParallelMode.DATA: layout.data_ranks,
             ParallelMode.PIPELINE: layout.pipeline,
             ParallelMode.TENSOR: layout.tensor,
         }

@@ -1,1 +1,1 @@
-"""Pipeline parallelism: a model as stages on several ranks."""
+"""Pipeline parallelism: split a model into stages on several processes."""

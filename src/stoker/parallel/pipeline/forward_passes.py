@@ -1,4 +1,4 @@
-"""Single passes through the stages of a pipeline: to learn shapes, and to look at a model."""
+"""Forward passes through pipeline stages: to infer shapes, and to evaluate."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,18 +13,18 @@ from stoker.parallel.pipeline.stages import Stages
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of one call of the model."""
 Shapes: TypeAlias = list[list[tuple[torch.Size, torch.dtype]]]
-"""For every stage what it returns for one micro-batch."""
+"""The shapes and dtypes that each stage returns for one micro-batch."""
 
 
 @torch.no_grad()
-def shapes_of(stages: Stages, calls: Sequence[Call], device: torch.device) -> Shapes:
-    """What every stage returns for one micro-batch, found by running each once. All must call it.
+def infer_shapes(stages: Stages, calls: Sequence[Call], device: torch.device) -> Shapes:
+    """Return what each stage returns for one micro-batch, by running each stage once.
 
-    Afterwards buffers and random numbers are as before.
+    All processes must call it. Buffers and random number generators are restored afterwards.
 
     Args:
         stages: the pipeline.
-        calls: what the model is called with, the first counts; empty but on the first stage.
+        calls: the model's arguments, of which the first are used; empty except on the first stage.
         device: where the stages are.
     """
     shapes: Shapes = []
@@ -35,13 +35,14 @@ def shapes_of(stages: Stages, calls: Sequence[Call], device: torch.device) -> Sh
             args, kwargs = (zeros(shapes[-1], device), {}) if index else calls[0]
             buffers = [(buffer, buffer.clone()) for buffer in stage.buffers()]
             with preserve_rng():
-                found = [(value.shape, value.dtype) for value in values(stage(*args, **kwargs))]
+                found = [(value.shape, value.dtype) for value in as_tuple(stage(*args, **kwargs))]
             for buffer, before in buffers:
                 buffer.copy_(before)
-        held = [found]
-        c10d.broadcast_object_list(held, group=stages.group, group_src=index % stages.processes)
-        assert held[0] is not None
-        shapes.append(held[0])
+        received = [found]
+        source = index % stages.processes
+        c10d.broadcast_object_list(received, group=stages.group, group_src=source)
+        assert received[0] is not None
+        shapes.append(received[0])
     return shapes
 
 
@@ -49,13 +50,13 @@ def shapes_of(stages: Stages, calls: Sequence[Call], device: torch.device) -> Sh
 def forward_only(
     stages: Stages, shapes: Shapes, calls: Sequence[Call], count: int, device: torch.device
 ) -> list[Any]:
-    """Micro-batches through the stages, one after another; the outputs, where the last stage is.
+    """Run micro-batches through the stages one by one; return the outputs on the last stage.
 
     Args:
         stages: the pipeline.
-        shapes: what the stages return for one of them.
-        calls: what the model is called with, by micro-batch; empty but on the first stage.
-        count: how many micro-batches.
+        shapes: what the stages return for one micro-batch.
+        calls: the model's arguments for each micro-batch; empty except on the first stage.
+        count: the number of micro-batches.
         device: where the stages are.
     """
     before, after = (stages.rank - 1) % stages.processes, (stages.rank + 1) % stages.processes
@@ -70,7 +71,7 @@ def forward_only(
             if index == stages.count - 1:
                 outputs.append(output)
                 continue
-            for value in values(output):
+            for value in as_tuple(output):
                 value = value.contiguous()  # noqa: PLW2901
                 sent.append((c10d.isend(value, group=stages.group, group_dst=after), value))
     for work, _ in sent:
@@ -79,11 +80,11 @@ def forward_only(
     return outputs
 
 
-def values(output: Any) -> tuple[Tensor, ...]:
-    """What a stage returned, as a tuple."""
+def as_tuple(output: Any) -> tuple[Tensor, ...]:
+    """Return the output of a stage as a tuple."""
     return output if isinstance(output, tuple) else (output,)
 
 
 def zeros(shapes: Sequence[tuple[torch.Size, torch.dtype]], device: Any) -> tuple[Tensor, ...]:
-    """Tensors of these shapes."""
+    """Return zero tensors of these shapes."""
     return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes)

@@ -1,4 +1,4 @@
-"""A model as parts that run one after another, and where that sequence is cut into stages."""
+"""Read a model as a sequence of parts, and choose where to cut it into stages."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from torch import nn
 from stoker.core.errors import did_you_mean
 
 _Split: TypeAlias = tuple[int, int, list[int]]
-"""The heaviest stage, the sum of squares of all, and where each begins."""
+"""The weight of the heaviest stage, the sum of squared weights, and where each stage starts."""
 
 
 def plan_stages(
@@ -20,15 +20,15 @@ def plan_stages(
     sequence: Sequence[str] | None = None,
     split: Sequence[str] | None = None,
 ) -> list[list[str]]:
-    """The names of a model's parts, stage by stage.
+    """Return the names of a model's parts, stage by stage.
 
     Args:
         model: an `nn.Sequential`, or a model whose parts run one after another.
-        stages: into how many.
-        sequence: the parts in the order they run, as `parts_of` reads them.
+        stages: the number of stages.
+        sequence: the parts in the order in which they run, as `parts_of` reads them.
         split: the first part of every stage but the first. Without it the stages are balanced:
-            the largest has as few parameters as possible, and a part without parameters weighs
-            nothing and stays with the one before it.
+            the largest has as few parameters as possible, and a part without parameters stays
+            with the part before it.
     """
     parts = parts_of(model, sequence)
     if len(parts) < stages:
@@ -38,41 +38,41 @@ def plan_stages(
         )
     if split is None:
         weights = [sum(p.numel() for p in model.get_submodule(n).parameters()) for n in parts]
-        starts = balanced(weights, stages)
+        starts = balance(weights, stages)
     else:
         starts = _named_starts(parts, stages, split)
     return [parts[a:b] for a, b in pairwise([*starts, len(parts)])]
 
 
 def parts_of(model: nn.Module, sequence: Sequence[str] | None = None) -> list[str]:
-    """The names of the parts of a model in the order they run.
+    """Return the names of the parts of a model in the order in which they run.
 
     Each part takes what the one before it returned: a tensor, or a tuple of tensors as several
-    arguments. An `nn.Sequential` tells its parts itself, those of Sequentials inside it included.
-    For any other model they are named, ``("embed", "blocks.*", "norm", "head")``, by the caller
-    or by the attribute ``pipeline_parts`` of the model; ``*`` stands for all modules of that
-    place, in their order.
+    arguments. The parts of an `nn.Sequential` are its modules, including those of Sequentials
+    inside it. For any other model, name them in ``sequence`` or in the attribute
+    ``pipeline_parts`` of the model, ``("embed", "blocks.*", "norm", "head")``; ``*`` stands for
+    all modules at that position, in order.
     """
     patterns = sequence if sequence is not None else getattr(model, "pipeline_parts", None)
     if patterns is None:
         if not _is_sequential(model):
             raise TypeError(
                 f"{type(model).__name__} is not an nn.Sequential, so the order in which its parts "
-                'run is not known: name them, sequence=("embed", "blocks.*", "head"), or in its '
-                "class, pipeline_parts = (…); each part takes what the one before it returns"
+                'run is unknown: pass sequence=("embed", "blocks.*", "head"), or set '
+                "pipeline_parts = (…) in its class; each part takes what the one before it returns"
             )
         return _inside(model, "")
     if isinstance(patterns, str):
-        raise TypeError(f"the sequence of parts is a tuple of names, got the string {patterns!r}")
+        raise TypeError(f"sequence must be a tuple of names, got the string {patterns!r}")
     parts = [n for p in patterns for found in _matching(model, p) for n in _inside(*found)]
     _check_parts(model, parts)
     return parts
 
 
-def balanced(weights: Sequence[int], stages: int) -> list[int]:
-    """Where each of the stages begins, so that the heaviest weighs as little as possible.
+def balance(weights: Sequence[int], stages: int) -> list[int]:
+    """Return where each stage starts, so that the heaviest weighs as little as possible.
 
-    Among equals, weights are spread evenly and stages begin late.
+    Among equals, weights are spread evenly and stages start late.
     """
     sums = [0, *accumulate(weights)]
     best: list[_Split] = [(weight, weight**2, [0]) for weight in sums]
@@ -106,20 +106,20 @@ def _named_starts(parts: list[str], stages: int, split: Sequence[str]) -> list[i
         )
         if found is None:
             raise ValueError(
-                f"split point {name!r} is no part of the model{did_you_mean(name, parts)} "
+                f"split point {name!r} is not a part of the model{did_you_mean(name, parts)} "
                 f"(its parts: {', '.join(parts)})"
             )
         if found <= starts[-1]:
             raise ValueError(
                 f"split point {name!r} leaves a stage before it empty: the parts run in the order "
-                f"{', '.join(parts)}, and every stage needs one"
+                f"{', '.join(parts)}, and every stage needs at least one"
             )
         starts.append(found)
     return starts
 
 
 def _matching(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
-    """The modules that a pattern stands for, each with its name."""
+    """Return the modules that match a pattern, each with its name."""
     found = [(model, "")]
     for piece in pattern.split("."):
         found = [
@@ -137,12 +137,12 @@ def _matching(model: nn.Module, pattern: str) -> list[tuple[nn.Module, str]]:
 
 
 def _inside(module: nn.Module, name: str) -> list[str]:
-    """The parts of a Sequential, down to the last; any other module is one part."""
+    """Return the parts of a Sequential, recursively; any other module is one part."""
     if not _is_sequential(module):
         if not _runs(module):
             raise ValueError(
-                f"{name!r} is a {type(module).__name__}, which cannot be called: name what is in "
-                f"it, '{name}.*'"
+                f"{name!r} is a {type(module).__name__}, which cannot be called: name the "
+                f"modules in it, '{name}.*'"
             )
         return [name]
     children = [(child, f"{name}.{key}".lstrip(".")) for key, child in module._modules.items()]
@@ -152,7 +152,7 @@ def _inside(module: nn.Module, name: str) -> list[str]:
 
 
 def _is_sequential(module: nn.Module) -> bool:
-    """Whether a module does nothing but run its children, so that they may be called instead."""
+    """Return whether a module only runs its children, so that they can be called instead."""
     hooked = module._forward_hooks or module._forward_pre_hooks
     return getattr(type(module), "forward", None) is nn.Sequential.forward and not hooked
 
@@ -162,7 +162,7 @@ def _runs(module: nn.Module) -> bool:
 
 
 def _check_parts(model: nn.Module, parts: list[str]) -> None:
-    """Refuse parts that overlap, and parameters that are in none of them."""
+    """Reject parts that overlap, and parameters that are in no part."""
     for number, name in enumerate(parts):
         for other in parts[number + 1 :]:
             if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}."):
@@ -171,12 +171,12 @@ def _check_parts(model: nn.Module, parts: list[str]) -> None:
         if stage_of(name, [parts]) is None:
             raise ValueError(
                 f"parameter {name!r} is in none of the parts {', '.join(parts)}: every parameter "
-                "of a pipeline belongs to a part, which alone uses it"
+                "of a pipeline must belong to the part that uses it"
             )
 
 
 def stage_of(name: str, plan: Sequence[Sequence[str]]) -> int | None:
-    """In which stage a parameter or module of that name is."""
+    """Return the stage of the parameter or module of that name."""
     for stage, parts in enumerate(plan):
         if any(name == part or name.startswith(f"{part}.") for part in parts):
             return stage

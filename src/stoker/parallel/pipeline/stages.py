@@ -1,7 +1,7 @@
-"""A model split into pipeline stages: each process keeps its own parts of the model, in place."""
+"""Split a model into pipeline stages: each process keeps its parts of the model, in place."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as c10d
@@ -10,50 +10,47 @@ from torch import Tensor, nn
 from stoker.core.tree import describe, local_part
 from stoker.parallel.pipeline.stage_plan import plan_stages, stage_of
 
-Kind: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
-"""The orders in which micro-batches go through stages."""
 
-
-class Elsewhere(nn.Module):
-    """Stands where a part of the model was that lives in another process."""
+class RemoteModule(nn.Module):
+    """A placeholder for a part of the model that another process holds."""
 
     def __init__(self, name: str, stage: int, rank: int) -> None:
         super().__init__()
-        self._where = f"{name!r} is in pipeline stage {stage}, which process {rank} of the pipeline"
+        self._location = f"{name!r} is in pipeline stage {stage}, in process {rank} of the pipeline"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Say that this part cannot be called here."""
+        """Raise an error: this part cannot be called in this process."""
         raise RuntimeError(
-            f"{self._where} holds: nobody else can call it. A step calls engine(…), not "
-            "engine.model(…), and leaves the way through the stages to the schedule"
+            f"{self._location}, and cannot be called in this one: call engine(…) in a step, not "
+            "engine.model(…), and the schedule runs the stages"
         )
 
 
-def is_elsewhere(model: nn.Module, name: str) -> bool:
-    """Whether the parameter or buffer of that name belongs to a part in another process."""
+def is_remote(model: nn.Module, name: str) -> bool:
+    """Return whether the parameter or buffer of that name is in another process."""
     for part in name.split(".")[:-1]:
         child = model._modules.get(part)
-        if child is None or isinstance(child, Elsewhere):
+        if child is None or isinstance(child, RemoteModule):
             return child is not None
         model = child
     return False
 
 
 class Stage(nn.Module):
-    """Some parts of a model, run one after another; their names in the model stay as they were."""
+    """Consecutive parts of a model; their names in the model do not change."""
 
     def __init__(self, index: int, parts: Sequence[nn.Module]) -> None:
         super().__init__()
         self.index = index
         self.parts = nn.ModuleList(parts)
-        self.executed: Callable[..., Any] = self.run
+        self.prepared: Callable[..., Any] = self.run
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What `run` returns, as it is executed: in its precision, or compiled."""
-        return self.executed(*args, **kwargs)
+        """Call `run` as the engine has prepared it, with its precision and device."""
+        return self.prepared(*args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the last part returns: a tensor, or a tuple of tensors."""
+        """Return the output of the last part: a tensor, or a tuple of tensors."""
         first, *rest = self.parts
         values = _as_tuple(first(*args, **kwargs), first)
         for part in rest:
@@ -65,22 +62,22 @@ def _as_tuple(values: Any, part: nn.Module) -> tuple[Tensor, ...]:
     found = tuple(values) if isinstance(values, tuple | list) else (values,)
     if not found or not all(isinstance(value, Tensor) for value in found):
         raise TypeError(
-            f"{type(part).__name__} returned {describe(values)}: a part of a pipeline returns a "
-            "tensor or a tuple of tensors"
+            f"{type(part).__name__} returned {describe(values)}: expected a tensor or a tuple of "
+            "tensors from every part of a pipeline"
         )
     return found
 
 
 class Stages:
-    """The stages of a pipeline, seen from one process.
+    """The stages of a pipeline, from the view of one process.
 
     Of P processes the first holds stages 0, P, 2P …, the second 1, P + 1, 2P + 1 …, and so on.
 
     Args:
-        model: what remains of the model in this process.
+        model: the model, with placeholders for remote parts.
         local: the stages of this process by number, ascending.
         group: the processes of this pipeline.
-        tied: parameters that are in the stages of several processes: their names there.
+        tied: for each parameter that several processes hold, its name in each.
     """
 
     def __init__(
@@ -98,16 +95,16 @@ class Stages:
 
     @property
     def has_first(self) -> bool:
-        """Whether this process feeds the inputs in."""
+        """Whether this process has the first stage, which reads the inputs."""
         return 0 in self.local
 
     @property
     def has_last(self) -> bool:
-        """Whether this process has the outputs and the loss."""
+        """Whether this process has the last stage, with the outputs and the loss."""
         return self.count - 1 in self.local
 
-    def owned(self, parameter: Tensor) -> bool:
-        """Whether it counts here; a parameter in several processes counts in the first alone."""
+    def owns(self, parameter: Tensor) -> bool:
+        """Return whether a parameter counts here; a tied one counts in its first process only."""
         return all(
             parameter is not self.model.get_parameter(names[self.rank])
             for names in self._tied
@@ -115,7 +112,7 @@ class Stages:
         )
 
     def ties(self) -> list[tuple[str, str]]:
-        """The names of tied parameters here, each with another name of it elsewhere."""
+        """Return the local names of tied parameters, each with a name in another process."""
         return [
             (names[self.rank], other)
             for names in self._tied
@@ -124,10 +121,10 @@ class Stages:
         ]
 
     def share_tied_gradients(self) -> None:
-        """Give every process that holds a tied parameter the sum of its gradients.
+        """Sum the gradients of tied parameters over the processes that hold them.
 
-        Called once per update, by all processes, after the schedule has run. The gradients are
-        then the same bits everywhere, and so are the updates.
+        All processes call it once per update, after the schedule has run. The gradients, and so
+        the updates, are then the same bits in all of them.
         """
         for names in self._tied:
             parameter = self.model.get_parameter(names[self.rank])
@@ -136,25 +133,24 @@ class Stages:
                 parameter.grad = grad.contiguous()
                 self._sum(local_part(parameter.grad), sorted(names))
 
-    def equalize_tied(self) -> None:
-        """Give tied parameters the values that the first of their processes has."""
+    def broadcast_tied(self) -> None:
+        """Copy tied parameters from the first process that holds them."""
         for names in self._tied:
-            self._from_first(
-                local_part(self.model.get_parameter(names[self.rank]).data), sorted(names)
-            )
+            parameter = self.model.get_parameter(names[self.rank])
+            self._broadcast(local_part(parameter.data), sorted(names))
 
     def _sum(self, tensor: Tensor, ranks: list[int]) -> None:
         first, *others = ranks
         if self.rank == first:
             for other in others:
-                theirs = torch.empty_like(tensor)
-                c10d.recv(theirs, group=self.group, group_src=other)
-                tensor.add_(theirs)
+                received = torch.empty_like(tensor)
+                c10d.recv(received, group=self.group, group_src=other)
+                tensor.add_(received)
         else:
             c10d.send(tensor, group=self.group, group_dst=first)
-        self._from_first(tensor, ranks)
+        self._broadcast(tensor, ranks)
 
-    def _from_first(self, tensor: Tensor, ranks: list[int]) -> None:
+    def _broadcast(self, tensor: Tensor, ranks: list[int]) -> None:
         first, *others = ranks
         if self.rank == first:
             for other in others:
@@ -171,18 +167,18 @@ def split_model(
     sequence: Sequence[str] | None = None,
     split: Sequence[str] | None = None,
 ) -> Stages:
-    """Leave of a model what this process holds, and put `Elsewhere` in the place of the rest.
+    """Keep the parts of a model that this process holds, and replace the rest by placeholders.
 
     The model stays the same object and its parts keep their names, so that the state dicts of all
-    processes together are that of the whole model. Parameters that stages share, such as those of
-    an embedding and a head, begin with the values of the first of their processes.
+    processes together are that of the complete model. Parameters that stages share, such as those
+    of an embedding and a head, start with the values of the first process that holds them.
 
     Args:
-        model: the whole model; on every process of the group the same.
+        model: the complete model, the same on every process of the group.
         group: the processes of the pipeline.
-        virtual: how many stages each process holds.
-        sequence: the parts in the order they run, see `stage_plan.parts_of`.
-        split: the first part of every stage but the first; balanced without.
+        virtual: the number of stages per process.
+        sequence: the parts in the order in which they run, see `stage_plan.parts_of`.
+        split: the first part of every stage but the first; by default stages are balanced.
     """
     size, rank = group.size(), group.rank()
     plan = plan_stages(model, size * virtual, sequence=sequence, split=split)
@@ -195,16 +191,16 @@ def split_model(
     for stage, parts in enumerate(plan):
         if stage not in local:
             for name in parts:
-                _replace(model, name, Elsewhere(name, stage, stage % size))
+                _replace(model, name, RemoteModule(name, stage, stage % size))
     stages = Stages(model, local, group, tied)
-    stages.equalize_tied()
+    stages.broadcast_tied()
     return stages
 
 
 def _tied_parameters(
     model: nn.Module, plan: list[list[str]], processes: int
 ) -> list[dict[int, str]]:
-    """Parameters that several processes will hold: by process, one name each has there."""
+    """Return the parameters that several processes will hold, as one name by process."""
     places: dict[int, dict[int, str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         stage = stage_of(name, plan)

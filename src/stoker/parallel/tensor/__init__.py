@@ -1,1 +1,1 @@
-"""Tensor parallelism: layers split over ranks by a plan."""
+"""Tensor parallelism: split layers over processes by a plan."""

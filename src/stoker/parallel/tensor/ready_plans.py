@@ -1,4 +1,4 @@
-"""Ready plans for models of known shape, told by the names of their layers."""
+"""Ready plans for known model architectures, recognized by the names of their layers."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -9,7 +9,7 @@ from stoker.core.errors import did_you_mean
 from stoker.parallel.tensor.plan_ops import is_layer
 
 Plan: TypeAlias = Mapping[str, str]
-"""Patterns over the names of modules, and for each a word; see `plan_ops`."""
+"""An operation for each pattern of module names; see `plan_ops`."""
 
 READY: dict[str, Plan] = {
     "stoker": {
@@ -46,85 +46,86 @@ READY: dict[str, Plan] = {
         "lm_head": "gather",
     },
 }
-"""By name: `stoker.nn.Transformer`, and the Llama and GPT-2 shapes of transformers. Embedding and
-head are split where the model has them; the other patterns must all be there."""
+"""Plans for `stoker.nn.Transformer`, and for Llama and GPT-2 of transformers. Embedding and head
+are split if the model has them; all other patterns must match."""
 
 
 def ready_plan(model: nn.Module, name: str = "auto") -> Plan:
-    """The ready plan of that name, or "auto", the one that fits the model.
+    """Return the ready plan of that name, or for "auto" the one that fits the model.
 
     Raises:
-        ValueError: there is no such plan, or none that fits; with what a plan looks like.
+        ValueError: there is no such plan, or none fits the model. The message shows an example.
     """
     if name != "auto" and name not in READY:
         known = ["auto", *READY]
-        near = did_you_mean(name, known)
-        raise ValueError(f"there is no plan named {name!r}{near} (plans: {', '.join(known)})")
+        hint = did_you_mean(name, known)
+        raise ValueError(f"there is no plan named {name!r}{hint} (plans: {', '.join(known)})")
     reasons = []
-    for tried in READY if name == "auto" else [name]:
-        missing = [p for p in READY[tried] if "*" in p and not targets(model, p)]
-        found = {p: word for p, word in READY[tried].items() if targets(model, p)}
-        strangers = _strangers(model, found)
-        if not missing and not strangers:
+    for candidate in READY if name == "auto" else [name]:
+        plan = READY[candidate]
+        missing = [p for p in plan if "*" in p and not targets(model, p)]
+        found = {p: operation for p, operation in plan.items() if targets(model, p)}
+        unknown = _unknown_parameters(model, found)
+        if not missing and not unknown:
             return found
-        if name == tried or not missing:
-            reasons.append(_reason(tried, missing, strangers))
-    raise ValueError(_refusal(model, reasons))
+        if name == candidate or not missing:
+            reasons.append(_reason(candidate, missing, unknown))
+    raise ValueError(_no_plan(model, reasons))
 
 
 def targets(model: nn.Module, pattern: str) -> list[str]:
-    """The names that a pattern stands for: modules, or numbers that modules have."""
+    """Return the names that match a pattern: modules, or integer attributes of modules."""
     modules = dict(model.named_modules())
     if found := [name for name in modules if name and matches(pattern, name)]:
         return found
-    above, _, attribute = pattern.rpartition(".")
+    parent, _, attribute = pattern.rpartition(".")
     return [
         f"{name}.{attribute}".removeprefix(".")
         for name, module in modules.items()
-        if matches(above, name) and isinstance(getattr(module, attribute, None), int)
+        if matches(parent, name) and isinstance(getattr(module, attribute, None), int)
     ]
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name fits a pattern; ``*`` stands for one part of it."""
-    wanted, parts = pattern.split("."), name.split(".")
-    return len(wanted) == len(parts) and all(
-        want in ("*", part) for want, part in zip(wanted, parts, strict=True)
+    """Return whether a name matches a pattern; ``*`` stands for one part of the name."""
+    pieces, parts = pattern.split("."), name.split(".")
+    return len(pieces) == len(parts) and all(
+        piece in ("*", part) for piece, part in zip(pieces, parts, strict=True)
     )
 
 
-def _strangers(model: nn.Module, plan: Plan) -> list[str]:
-    """Parameters beside split layers that the plan does not know of.
+def _unknown_parameters(model: nn.Module, plan: Plan) -> list[str]:
+    """Return parameters next to split layers that the plan does not name.
 
-    Such as a norm of single heads: each process would find a gradient of its own for it.
+    An example is a norm over single heads: each process would compute another gradient for it.
     """
-    layers = [p for p, word in plan.items() if "*" in p and word != "share"]
+    layers = [p for p, operation in plan.items() if "*" in p and operation != "share"]
     split = {name for pattern in layers for name in targets(model, pattern)}
     parents = tuple(f"{name.rpartition('.')[0]}." for name in split)
     names = (name for name, _ in model.named_parameters())
     return [n for n in names if n.startswith(parents) and n.rpartition(".")[0] not in split]
 
 
-def _reason(name: str, missing: list[str], strangers: list[str]) -> str:
+def _reason(name: str, missing: list[str], unknown: list[str]) -> str:
     if missing:
         return f"the plan {name!r} expects {missing[0]!r}"
-    return f"the plan {name!r} does not know {strangers[0]!r}, which runs between split layers"
+    return f"the plan {name!r} does not know {unknown[0]!r}, which runs between split layers"
 
 
-def _refusal(model: nn.Module, reasons: list[str]) -> str:
+def _no_plan(model: nn.Module, reasons: list[str]) -> str:
     layers = [name for name, module in model.named_modules() if name and is_layer(module)]
-    home = layers[0].rpartition(".")[0] if layers else ""
-    here = [as_pattern(name) for name in layers if name.rpartition(".")[0] == home]
-    words = {here[0]: "col", here[-1]: "row"} if len(here) > 1 else dict.fromkeys(here, "gather")
+    parent = layers[0].rpartition(".")[0] if layers else ""
+    found = [as_pattern(name) for name in layers if name.rpartition(".")[0] == parent]
+    plan = {found[0]: "col", found[-1]: "row"} if len(found) > 1 else dict.fromkeys(found, "gather")
     because = f" ({'; '.join(reasons)})" if reasons else ""
-    example = f", such as {words}" if words else ""
+    example = f", such as {plan}" if plan else ""
     return (
-        f"there is no ready plan for {type(model).__name__}{because}: give one as a mapping of "
-        f"its layers to words{example}"
+        f"there is no ready plan for {type(model).__name__}{because}: pass one as a mapping of "
+        f"layer names to operations{example}"
     )
 
 
 def as_pattern(name: str) -> str:
-    """The name of a layer with ``*`` for the number of its block."""
-    *above, last = name.split(".")
-    return ".".join([*("*" if part.isdigit() else part for part in above), last])
+    """Return the name of a layer with ``*`` for the number of its block."""
+    *parents, last = name.split(".")
+    return ".".join([*("*" if part.isdigit() else part for part in parents), last])

@@ -1,4 +1,4 @@
-"""Layers split over processes, by a plan."""
+"""Split layers over processes by a plan."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from stoker.core.errors import did_you_mean
 from stoker.parallel.tensor.plan_ops import (
-    WORDS,
+    OPERATIONS,
     features,
     is_embedding,
     is_layer,
@@ -22,144 +22,144 @@ from stoker.parallel.tensor.plan_ops import (
 )
 from stoker.parallel.tensor.ready_plans import Plan, as_pattern, ready_plan, targets
 
-Words: TypeAlias = dict[str, tuple[str, int]]
+Operations: TypeAlias = dict[str, tuple[str, int]]
+"""For each layer name, the operation and the number of parts side by side in the layer."""
 
 
 def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") -> None:
-    """Split layers of the model over the processes of a mesh, in place, as the plan says.
+    """Split layers of the model over the processes of a mesh, in place, by a plan.
 
-    The weights of the mesh's first process are taken. Layers that the plan names have DTensors
-    as parameters afterwards; all others stay plain, and equal on all processes, as long as all
-    are given the same batches and draw the same random numbers.
+    The weights are those of the first process. The parameters of layers that the plan names become
+    DTensors; all others stay plain, and equal on all processes as long as these read the same
+    batches and draw the same random numbers.
 
     Args:
         model: the model; its names do not change.
         mesh: a mesh of one dimension.
-        plan: patterns over module names with a word for each, as in `plan_ops`:
-            ``{"blocks.*.attn.q": "col", "blocks.*.attn.o": "row"}``; or the name of a ready one.
+        plan: an operation of `plan_ops` for each pattern of module names,
+            ``{"blocks.*.attn.q": "col", "blocks.*.attn.o": "row"}``, or the name of a ready plan.
 
     Raises:
         ValueError: the plan does not fit the model or the number of processes; nothing is changed.
     """
-    words = check_plan(model, mesh.size(), plan)
+    operations = check_plan(model, mesh.size(), plan)
     modules = dict(model.named_modules())
     ties = _ties(model)
-    for name, (word, parts) in words.items():
-        if word == "divide":
+    for name, (operation, parts) in operations.items():
+        if operation == "divide":
             module, attribute = _owner(model, name)
             setattr(module, attribute, getattr(module, attribute) // mesh.size())
         else:
-            split(modules[name], word, parts, mesh)
+            split(modules[name], operation, parts, mesh)
     _tie(modules, ties)
-    _make_equal(model, mesh)
+    _broadcast_unsplit(model, mesh)
 
 
-def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> Words:
-    """What `split_layers` would do to the model on so many processes.
-
-    Returns:
-        For every layer, by name, its word and how many parts stand side by side in it.
+def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> Operations:
+    """Return the operations that `split_layers` would apply on that many processes.
 
     Raises:
         ValueError: the plan does not fit the model or the number of processes.
     """
-    words = _words(model, ready_plan(model, plan) if isinstance(plan, str) else plan)
-    for name, (word, parts) in words.items():
-        _check(model, name, word, parts, processes)
-    _check_pairs(words)
+    operations = _resolve(model, ready_plan(model, plan) if isinstance(plan, str) else plan)
+    for name, (operation, parts) in operations.items():
+        _check(model, name, operation, parts, processes)
+    _check_pairs(operations)
     for names in _ties(model):
-        _check_tie(model, words, names)
-    return words
+        _check_tie(model, operations, names)
+    return operations
 
 
-def _words(model: nn.Module, plan: Plan) -> Words:
-    """For every name that the plan means, its word, and how many parts stand side by side."""
-    words: Words = {}
-    for pattern, said in plan.items():
-        word, _, parts = said.partition(":")
-        if said not in WORDS and not re.fullmatch(r"col:[1-9]\d*", said):
-            near = did_you_mean(word, WORDS) if word not in WORDS else ""
+def _resolve(model: nn.Module, plan: Plan) -> Operations:
+    """Return the operation for every name that a pattern of the plan matches."""
+    operations: Operations = {}
+    for pattern, given in plan.items():
+        operation, _, parts = given.partition(":")
+        if given not in OPERATIONS and not re.fullmatch(r"col:[1-9]\d*", given):
+            hint = did_you_mean(operation, OPERATIONS) if operation not in OPERATIONS else ""
             raise ValueError(
-                f"the plan says {said!r} for {pattern!r}, which is no word for a layer{near} "
-                f"(words: {', '.join(WORDS)})"
+                f"the plan has {given!r} for {pattern!r}, which is not an operation{hint} "
+                f"(operations: {', '.join(OPERATIONS)})"
             )
         found = targets(model, pattern)
         if not found:
-            near = did_you_mean(pattern, _names(model, pattern))
-            raise ValueError(f"the plan names {pattern!r}, but the model has no such layer{near}")
+            hint = did_you_mean(pattern, _layer_names(model, pattern))
+            raise ValueError(f"the plan names {pattern!r}, but the model has no such layer{hint}")
         for name in found:
-            if name in words:
+            if name in operations:
                 raise ValueError(f"the plan has two patterns for {name}: {pattern!r} is the second")
-            words[name] = (word, int(parts or 1))
-    return words
+            operations[name] = (operation, int(parts or 1))
+    return operations
 
 
-def _check(model: nn.Module, name: str, word: str, parts: int, size: int) -> None:
-    """Refuse a word that the thing of this name cannot follow."""
+def _check(model: nn.Module, name: str, operation: str, parts: int, size: int) -> None:
+    """Raise an error if the operation cannot be applied to the module or number of this name."""
     owner, last = _owner(model, name)
     thing = getattr(owner, last)
-    wanted, kind = _WANTED.get(word, (is_layer, "a Linear or a Conv1D of transformers"))
-    if not wanted(thing):
-        raise ValueError(f'{name} is {_a(thing)}, expected {kind} for "{word}"')
-    if word == "share":
+    is_expected, expected = _EXPECTED.get(
+        operation, (is_layer, "a Linear or a Conv1D of transformers")
+    )
+    if not is_expected(thing):
+        raise ValueError(f'{name} is {_describe(thing)}, expected {expected} for "{operation}"')
+    if operation == "share":
         return
-    if word in ("embed", "gather"):  # shares may be uneven, for the output is whole again
-        rows = features(thing, word)
+    if operation in ("embed", "gather"):  # may be uneven, since the output is complete
+        rows = features(thing, operation)
         if math.ceil(rows / size) * (size - 1) >= rows:
             raise ValueError(f"{name} has {rows} rows, too few for {size} processes")
         return
-    count = thing if word == "divide" else features(thing, word)
-    head = getattr(owner, "head_dim", None) if word != "divide" else None
+    count = thing if operation == "divide" else features(thing, operation)
+    head = getattr(owner, "head_dim", None) if operation != "divide" else None
     if count % (size * parts):
-        wide = f"{count} wide" + (f" in {parts} parts" if parts > 1 else "")
+        width = f"{count} wide" + (f" in {parts} parts" if parts > 1 else "")
     elif isinstance(head, int) and count // parts % (head * size):
-        wide = f"{count // parts / head:g} heads wide"
+        width = f"{count // parts / head:g} heads wide"
     else:
         return
-    raise ValueError(f"{name} is {wide}, which {size} processes cannot share evenly")
+    raise ValueError(f"{name} is {width}, which does not divide evenly by {size} processes")
 
 
-_WANTED: dict[str, tuple[Callable[[object], bool], str]] = {
+_EXPECTED: dict[str, tuple[Callable[[object], bool], str]] = {
     "share": (lambda thing: isinstance(thing, nn.Module), "a module"),
-    "divide": (lambda thing: isinstance(thing, int), "a whole number"),
+    "divide": (lambda thing: isinstance(thing, int), "an integer"),
     "embed": (is_embedding, "an Embedding without max_norm, sparse or scale_grad_by_freq"),
 }
 
 
-def _check_pairs(words: Words) -> None:
-    """Refuse a layer that gives a split output, or takes one in, without a partner nearby."""
-    for word, partner in (("col", "row"), ("row", "col")):
-        partners = [name for name, (said, _) in words.items() if said == partner]
-        for name in (name for name, (said, _) in words.items() if said == word):
-            near = "".join(f"{part}." for part in name.split(".")[:-2])
-            if not any(other.startswith(near) for other in partners):
+def _check_pairs(operations: Operations) -> None:
+    """Raise an error for a layer with a split output or input that has no partner nearby."""
+    for one, partner in (("col", "row"), ("row", "col")):
+        partners = [name for name, (operation, _) in operations.items() if operation == partner]
+        for name in (name for name, (operation, _) in operations.items() if operation == one):
+            prefix = "".join(f"{part}." for part in name.split(".")[:-2])
+            if not any(other.startswith(prefix) for other in partners):
                 raise ValueError(
-                    f'{name} is split by "{word}", but no layer near it by "{partner}": a "row" '
-                    'takes in what a "col" gives ("gather" stands alone)'
+                    f'{name} is split by "{one}", but no layer near it by "{partner}": a "row" '
+                    'takes the split output of a "col" (use "gather" for a single layer)'
                 )
 
 
 def _ties(model: nn.Module) -> list[list[str]]:
-    """The names of parameters that are one and the same."""
+    """Return the names of tied parameters, in one list for each."""
     found: dict[int, list[str]] = {}
-    for above, module in model.named_modules():
+    for parent, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            found.setdefault(id(parameter), []).append(f"{above}.{name}".removeprefix("."))
+            found.setdefault(id(parameter), []).append(f"{parent}.{name}".removeprefix("."))
     return [names for names in found.values() if len(names) > 1]
 
 
-def _check_tie(model: nn.Module, words: Words, names: list[str]) -> None:
-    def how(name: str) -> int | None:
+def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> None:
+    def split_dim(name: str) -> int | None:
         layer, _, parameter = name.rpartition(".")
-        word, _ = words.get(layer, ("share", 1))
-        if word == "share":
+        operation, _ = operations.get(layer, ("share", 1))
+        if operation == "share":
             return None
-        return weight_dim(model.get_submodule(layer), word) if parameter == "weight" else 0
+        return weight_dim(model.get_submodule(layer), operation) if parameter == "weight" else 0
 
-    if len({how(name) for name in names}) > 1:
+    if len({split_dim(name) for name in names}) > 1:
         raise ValueError(
-            f"{' and '.join(names)} are one parameter: the plan must split these layers alike, "
-            "or none of them"
+            f"{' and '.join(names)} are one parameter: the plan must split these layers in the "
+            "same dimension, or none of them"
         )
 
 
@@ -173,8 +173,8 @@ def _tie(modules: dict[str, nn.Module], ties: list[list[str]]) -> None:
 
 
 @torch.no_grad()
-def _make_equal(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Give what is not split to every process as the first has it."""
+def _broadcast_unsplit(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Copy parameters and buffers that are not split from the first process."""
     group = mesh.get_group()
     for tensor in (*model.parameters(), *model.buffers()):
         if not isinstance(tensor, DTensor):
@@ -183,17 +183,17 @@ def _make_equal(model: nn.Module, mesh: DeviceMesh) -> None:
             tensor.copy_(sent)
 
 
-def _names(model: nn.Module, pattern: str) -> list[str]:
-    """The layers of the model, told as the pattern tells them."""
+def _layer_names(model: nn.Module, pattern: str) -> list[str]:
+    """Return the layers of the model, as patterns if the given one has a ``*``."""
     names = [name for name, _ in model.named_modules() if name]
     return [as_pattern(name) for name in names] if "*" in pattern else names
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    above, _, last = name.rpartition(".")
-    return model.get_submodule(above), last
+    parent, _, last = name.rpartition(".")
+    return model.get_submodule(parent), last
 
 
-def _a(thing: object) -> str:
+def _describe(thing: object) -> str:
     kind = type(thing).__name__
     return f"{'an' if kind[0] in 'AEIOaeio' else 'a'} {kind}"

@@ -1,7 +1,7 @@
 """Schedules: how a batch is read, and the order in which its micro-batches go forward and back."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from stoker import Engine as Core
 from stoker import Output, PlainSchedule, Schedule, Step
 from stoker import PipelineSchedule as _Pipeline
 from stoker.core.tree import batch_size, concatenate, describe
-from stoker.engine.batch import call, fault_of_targets, split
-from stoker.engine.schedule import mean_loss
+from stoker.engine.batch import call_model, split_inputs, target_error
+from stoker.engine.schedule import StepContext, mean_loss
 
 Seen = tuple[Any, Any, Tensor | None]
 Process = Callable[..., tuple[Any, Any]]
@@ -21,11 +21,11 @@ Process = Callable[..., tuple[Any, Any]]
 class _Divided(_Pipeline):
     """Takes only batches that divide into micro-batches, as the old schedules did."""
 
-    def run(self, engine: Core, batches: Sequence[Any], *rest: Any) -> None:
-        """Forward and back, if all of them do."""
-        for batch in batches:
+    def run(self, context: StepContext) -> None:
+        """Run forward and backward if every batch divides."""
+        for batch in context.batches:
             self._check(batch)
-        super().run(engine, batches, *rest)
+        super().run(context)
 
     def forward_only(self, engine: Core, batch: Any, forward: Any) -> Any:
         """Forward, if it does."""
@@ -73,7 +73,7 @@ class BaseSchedule:
         """A batch as ``(data, label)``."""
         process = self.data_process_func
         if process is None:
-            return split(batch)
+            return split_inputs(batch)
         return process(batch) if len(self._takes) == 1 else process(None, batch)
 
     def forward_backward_step(
@@ -101,9 +101,12 @@ class BaseSchedule:
             backward = core.backward if self.kind is not None else engine.backward
             forward = core.precision.cast(step.forward)
             with engine.sharing():
-                self.core.run(core, [batch], [size], size * shares, forward, backward, on_output)
+                context = StepContext(
+                    core, [batch], [size], size * shares, forward, backward, on_output
+                )
+                self.core.run(context)
             engine.count_backward(past=self.kind is not None)
-        output, label, loss = joined(outputs, sums=core.sums)
+        output, label, loss = joined(outputs, sums=core.loss_is_sum)
         return (output, label, loss) if return_output_label else (None, None, loss)
 
 
@@ -175,9 +178,9 @@ class DialectStep(Step):
         data, label = self._read(batch)
         if engine.criterion is None:
             return super().forward(engine, (data, label))
-        outputs = call(engine, data)
+        outputs = call_model(engine, data)
         if not self._looked:
-            self._looked, fault = True, fault_of_targets(engine.given_criterion, outputs, label)
+            self._looked, fault = True, target_error(engine.given_criterion, outputs, label)
             if fault is not None:
                 raise ValueError(f"criterion {type(engine.given_criterion).__name__} got {fault}")
         try:
@@ -189,7 +192,7 @@ class DialectStep(Step):
     def without_loss(self, engine: Core, batch: Any) -> Output:
         """Outputs alone."""
         data, label = self._read(batch)
-        return Output(None, call(engine, data), label)
+        return Output(None, call_model(engine, data), label)
 
 
 def joined(outputs: list[Output], *, sums: bool) -> Seen:

@@ -136,7 +136,7 @@ class Trainer:
         outputs = run.outputs
         self.schedule.batch_size = sum([one.weight or 0.0 for one in outputs])
         if self.returns_outputs:
-            return joined(outputs, sums=self.engine.core.sums)
+            return joined(outputs, sums=self.engine.core.loss_is_sum)
         return None, None, run.loss
 
     def _prepare(self, given: Any, display_progress: bool, returns_outputs: bool) -> None:

@@ -87,7 +87,7 @@ def prepared(cfg: Any) -> Section:
     if micro is None and whole is None:
         raise ValueError("give train.train_micro_batch_size or train.global_batch_size")
     try:
-        sizes = batch_sizes(micro, accumulate, whole, layout_of(train).parts)
+        sizes = batch_sizes(micro, accumulate, whole, layout_of(train).data_ranks)
     except ValueError as error:
         text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
         text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
@@ -358,7 +358,7 @@ class DefaultTrainer(TrainerBase):
         """The results on each data set by its class's name, or alone where there is one."""
         train, found = cfg["train"], {}
         judge = evaluator or cls.build_evaluator(cfg)
-        size = train["test_micro_batch_size"] * layout_of(train).parts
+        size = train["test_micro_batch_size"] * layout_of(train).data_ranks
         seen: Counter[str] = Counter()
         for loader in test_loaders:
             kind = type(getattr(loader, "dataset", loader)).__name__

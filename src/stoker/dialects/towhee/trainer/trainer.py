@@ -24,7 +24,7 @@ from stoker.dialects.towhee.trainer.metrics import get_metric_by_name
 from stoker.dialects.towhee.trainer.modelcard import ModelCard
 from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay, Tally, adapted
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
-from stoker.engine import bare
+from stoker.engine import unwrap
 from stoker.nn import LayerFreezer
 from stoker.rundir import files
 from stoker.storage import local_path
@@ -153,7 +153,7 @@ class Trainer:
     def evaluate(self, model: nn.Module, logs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Put eval_epoch_loss and eval_epoch_metric over the evaluation data into the logs."""
         logs = {} if logs is None else logs
-        if bare(model) is not bare(self.model):
+        if unwrap(model) is not unwrap(self.model):
             raise ValueError(f"evaluate got another {type(model).__name__} than the trainer has")
         native, loader = self._ready(), self._loaders[1]
         if loader is None:
@@ -189,7 +189,7 @@ class Trainer:
         """Take up the weights and the epoch of what was saved; the next train() goes on there."""
         self._loaded = folders.found(path)
         shared = Checkpoints(self._loaded.parent).load(self._loaded).shared
-        bare(self.model).load_state_dict(shared["model"])
+        unwrap(self.model).load_state_dict(shared["model"])
         self.epoch = shared["run"]["epoch"]
         self._note(self.epoch, shared["hooks"].get("Relay", {}).get("logs", {}))
 
@@ -214,7 +214,7 @@ class Trainer:
             weights,
         )
         card = self.model_card or ModelCard()
-        card.describe(bare(self.model), self.train_dataset or self.train_dataloader)
+        card.describe(unwrap(self.model), self.train_dataset or self.train_dataloader)
         card.training_config = self.configs.to_dict() | self._names
         card.training_summary = {"epoch": self.epoch, "lr": self.lr_value, **results}
         card.save_model_card(folder / "README.md")
@@ -363,7 +363,7 @@ class Trainer:
             self._watch.remove()
             self._watch = None
         if self.owns("compute_loss") and wanted and not own:
-            self._watch = bare(self.model).register_forward_hook(self._see)
+            self._watch = unwrap(self.model).register_forward_hook(self._see)
         return Relay(self.callbacks, self.trainercontrol, tallies[0], tallies[1], self._note)
 
     def _evaluation_data(self) -> Any:

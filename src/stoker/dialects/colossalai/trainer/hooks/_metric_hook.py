@@ -79,7 +79,9 @@ class LossHook(_Gathered):
         """Take in the loss."""
         size = trainer.schedule.batch_size
         if loss is not None and size:
-            self.metrics[mode].update(loss / size if trainer.engine.core.sums else loss, size)
+            self.metrics[mode].update(
+                loss / size if trainer.engine.core.loss_is_sum else loss, size
+            )
 
 
 class AccuracyHook(_Tested):
@@ -132,6 +134,6 @@ class ThroughputHook(_Gathered):
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
         """Take in samples and seconds."""
-        parts = 1 if self.metrics[mode].use_local else trainer.engine.core.parallel_model.parts
+        parts = 1 if self.metrics[mode].use_local else trainer.engine.core.parallel_model.data_ranks
         seconds = trainer.timer.get_timer(f"{mode}-step").get_elapsed_time()
         self.metrics[mode].update(sum(trainer.run.sizes) * parts, seconds)

@@ -46,11 +46,11 @@ class OwnerStep(Step):
     def train(self, run: Run) -> bool | None:
         """Forward and backward, and the learning rate where it moves by update."""
         runner, owner, engine = self._runner, self._owner, run.engine
-        if engine.moves:
+        if engine.moves_batches:
             runner.batch = engine.place(runner.batch)
         began = perf_counter()
         owner.on_train_forward(runner)
-        output = self._took(run, runner.result(owner, "train"))
+        output = self._on_output(run, runner.result(owner, "train"))
         between = perf_counter()
         loss, runner.loss = runner.loss, shared_loss(run, runner.loss)
         owner.on_iter_backward(runner)
@@ -83,7 +83,7 @@ class OwnerStep(Step):
 
 def shared_loss(run: Run, loss: Tensor) -> Tensor:
     """The loss whose gradients, averaged over processes, are those of all samples together."""
-    parts = run.engine.parallel_model.parts
+    parts = run.engine.parallel_model.data_ranks
     if parts == 1:
         return loss
     size, expected = run.sizes[0], run.expected

@@ -29,7 +29,7 @@ class TorchRunner:
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.run = Run(engine)
-        several = dist.world_size() > 1 or engine.moves
+        several = dist.world_size() > 1 or engine.moves_batches
         self.model: Any = _Model(engine) if several else engine.model
         self.pocket: dict[str, Any] = {}
         self.epoch_stats: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
-from stoker.engine.batch import call, fault_of_targets, find_loss
+from stoker.engine.batch import call_model, find_loss, target_error
 
 
 class MainCallback(Callback):
@@ -23,19 +23,19 @@ class MainCallback(Callback):
         """
         batch, criterion = runner.batch, runner.criterion
         if criterion is None or not isinstance(batch, tuple | list):
-            runner.output = call(runner.engine, taken(runner, batch))
+            runner.output = call_model(runner.engine, taken(runner, batch))
             loss, _ = find_loss(runner.output)
             if loss is not None:
                 runner.loss = loss
             return
         features, runner.target = batch if len(batch) == 2 else (tuple(batch[:-1]), batch[-1])
-        output = runner.output = call(runner.engine, features)
+        output = runner.output = call_model(runner.engine, features)
         outputs = output if isinstance(output, tuple | list) else (output,)
         targets = runner.target if isinstance(runner.target, tuple | list) else (runner.target,)
         try:
             runner.loss = criterion(*outputs, *targets)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            fault = fault_of_targets(runner.engine.given_criterion, output, runner.target)
+            fault = target_error(runner.engine.given_criterion, output, runner.target)
             if fault is not None:
                 error.add_note(f"the loss got {fault}")
             raise
@@ -50,7 +50,7 @@ class MainCallback(Callback):
 
     def on_pred_forward(self, runner: TorchRunner) -> None:
         """The forward pass of prediction: the model on all parts of the batch that it takes."""
-        runner.output = call(runner.engine, taken(runner, runner.batch))
+        runner.output = call_model(runner.engine, taken(runner, runner.batch))
 
     def on_iter_backward(self, runner: TorchRunner) -> None:
         """Forget the last gradients, take new ones, and update."""
