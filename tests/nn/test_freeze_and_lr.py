@@ -52,7 +52,7 @@ def test_an_unknown_layer_is_refused_and_nothing_is_half_frozen():
     freezer = LayerFreezer(Model())
     with pytest.raises(ValueError, match="no layer named 'hed'; did you mean 'head'"):
         freezer.by_names(["neck", "hed"])
-    with pytest.raises(ValueError, match="the model has 3 layers, there is none at 3"):
+    with pytest.raises(ValueError, match="layer index 3 is out of range: the model has 3 layers"):
         freezer.by_idx([0, 3])
     assert freezer.show_frozen_layers() == []
 
@@ -113,9 +113,12 @@ def test_a_floor_is_kept_and_a_constant_stays():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"total_steps": 0}, "total_steps counts the updates of the run, got 0"),
-        ({"total_steps": 5, "warmup_steps": 6}, "a warm-up of 6 steps does not fit a run of 5"),
-        ({"total_steps": 5, "warmup_ratio": 1.5}, "a share of all updates, 0 to 1, got 1.5"),
+        ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
+        (
+            {"total_steps": 5, "warmup_steps": 6},
+            "a warm-up of 6 steps does not fit into a run of 5",
+        ),
+        ({"total_steps": 5, "warmup_ratio": 1.5}, "must be between 0 and 1, got 1.5"),
     ],
 )
 def test_schedules_that_make_no_sense_are_refused(options, text):
@@ -127,7 +130,7 @@ def test_a_schedule_is_a_torch_scheduler():
     assert isinstance(lr.cosine(sgd(net()), 3), torch.optim.lr_scheduler.LRScheduler)
 
 
-def test_a_cosine_may_fall_several_times_over():
+def test_a_cosine_may_have_several_cycles():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     rates = []
     schedule = lr.cosine(optimizer, 4, cycles=2)

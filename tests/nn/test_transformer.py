@@ -28,7 +28,7 @@ def test_only_a_causal_one_is_blind_to_what_comes_later(causal):
     assert same.tolist() == [causal] * 4 + [False] * 2
 
 
-def test_its_parts_one_after_another_are_the_whole():
+def test_its_parts_in_sequence_are_the_model():
     model = small()
     x = TOKENS
     for part in (model.embed, *model.blocks, model.norm, model.head):
@@ -63,8 +63,8 @@ def test_dropout_is_for_training():
     assert torch.equal(model(TOKENS), model(TOKENS))
 
 
-def test_what_does_not_fit_is_refused_in_words():
-    with pytest.raises(ValueError, match="3 heads do not divide 8"):
+def test_what_does_not_fit_is_rejected():
+    with pytest.raises(ValueError, match="got width=8 and heads=3"):
         Transformer(7, 6, width=8, heads=3)
-    with pytest.raises(ValueError, match="a window of 7 tokens, but the context is 6"):
+    with pytest.raises(ValueError, match="a window of 7 tokens is longer than the context of 6"):
         small()(torch.zeros(1, 7, dtype=torch.long))

@@ -24,9 +24,11 @@ def test_every_parameter_learns_and_a_patch_is_seen_at_its_place():
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="patches of 3 do not cover images of 8 evenly"):
+    with pytest.raises(
+        ValueError, match="image_size must be a multiple of patch_size, got 8 and 3"
+    ):
         small(patch_size=3)
-    with pytest.raises(ValueError, match="3 heads do not divide 16"):
+    with pytest.raises(ValueError, match="got width=16 and heads=3"):
         small(heads=3)
     with pytest.raises(ValueError, match="expected 8×8"):
         small()(torch.randn(1, 1, 6, 8))

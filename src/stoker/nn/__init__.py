@@ -1,4 +1,4 @@
-"""Models and what is done with them: which layers learn, how fast, and two small transformers."""
+"""Models and tools for them: freezing, parameter groups, LR schedules, two transformers."""
 
 from stoker.nn import lr
 from stoker.nn.freeze import LayerFreezer

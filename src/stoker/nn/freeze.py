@@ -1,4 +1,4 @@
-"""`LayerFreezer`: which layers learn."""
+"""`LayerFreezer`: choose which layers are trained."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -13,7 +13,7 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 class LayerFreezer:
-    """Freezes and thaws the top-level layers of a model, by name, by index or by slice.
+    """Freezes and unfreezes the top-level layers of a model, by name, by index or by slice.
 
     >>> freezer = LayerFreezer(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)))
     >>> freezer.set_slice(-1)           # all but the last
@@ -26,12 +26,12 @@ class LayerFreezer:
         self._layers = dict(model.named_children())
 
     def by_names(self, names: Iterable[str], freeze: bool = True) -> None:
-        """Freeze the layers of these names; a dotted name reaches inside: ``"encoder.0"``."""
+        """Freeze layers by name; a dotted name is a nested layer: ``"encoder.0"``."""
         for layer in [self._named(name) for name in names]:
             layer.requires_grad_(not freeze)
 
     def by_idx(self, indices: Iterable[int], freeze: bool = True) -> None:
-        """Freeze layers by position; negative positions count from the end."""
+        """Freeze layers by index; negative indices count from the end."""
         for layer in [self._at(index) for index in indices]:
             layer.requires_grad_(not freeze)
 
@@ -46,16 +46,16 @@ class LayerFreezer:
         self.model.requires_grad_(not freeze)
 
     def status(self, layer: str | int) -> list[Status]:
-        """For each parameter of a layer whether it is frozen."""
+        """Return for each parameter of a layer whether it is frozen."""
         module = self._named(layer) if isinstance(layer, str) else self._at(layer)
         return ["unfrozen" if p.requires_grad else "frozen" for p in module.parameters()]
 
     def show_frozen_layers(self) -> list[str]:
-        """The names of the top-level layers that have a frozen parameter."""
+        """Return the names of the top-level layers that have a frozen parameter."""
         return [name for name in self._layers if "frozen" in self.status(name)]
 
     def freeze_bn(self, freeze: bool = True) -> None:
-        """Put every batch norm into evaluation mode: its running statistics stay as they are."""
+        """Put every batch norm into evaluation mode, which freezes its running statistics."""
         for module in self.model.modules():
             if isinstance(module, _BATCH_NORMS):
                 module.train(not freeze)
@@ -73,5 +73,7 @@ class LayerFreezer:
     def _at(self, index: int) -> nn.Module:
         layers = list(self._layers.values())
         if not -len(layers) <= index < len(layers):
-            raise ValueError(f"the model has {len(layers)} layers, there is none at {index}")
+            raise ValueError(
+                f"layer index {index} is out of range: the model has {len(layers)} layers"
+            )
         return layers[index]

@@ -1,4 +1,4 @@
-"""`parameter_groups`: options of an optimizer that are not alike for all parameters."""
+"""`parameter_groups`: give parameters different optimizer options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,17 +16,18 @@ def parameter_groups(
     biases: Mapping[str, Any] | None = None,
     named: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The trainable parameters of a model in groups of equal options, for any torch optimizer.
+    """Return the trainable parameters of a model in groups of equal options.
 
     >>> AdamW(parameter_groups(model, norms={"weight_decay": 0.0}, biases={"weight_decay": 0.0}))
 
-    What is None is left to the optimizer. With ``clip_norm`` an `Engine` clips a group by itself.
+    The optimizer's default applies where an option is None. An `Engine` clips a group with
+    ``clip_norm`` separately.
 
     Args:
-        model: whose parameters.
-        options: options for all.
-        norms: options for those of normalisation layers.
-        biases: options for those named "bias", also of normalisation layers.
+        model: the model.
+        options: options for all parameters.
+        norms: options for parameters of normalization layers.
+        biases: options for parameters named "bias", including those of normalization layers.
         named: options by the last part of a parameter's name.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -38,9 +39,9 @@ def parameter_groups(
             seen.add(parameter)
             norm = norms if isinstance(module, _NORMS) else None
             bias = biases if name == "bias" else None
-            kept: dict[str, Any] = {}
-            for said in (options, norm, bias, (named or {}).get(name)):
-                kept |= {key: value for key, value in (said or {}).items() if value is not None}
-            group = groups.setdefault(tuple(kept.items()), {"params": [], **kept})
+            merged: dict[str, Any] = {}
+            for given in (options, norm, bias, (named or {}).get(name)):
+                merged |= {key: value for key, value in (given or {}).items() if value is not None}
+            group = groups.setdefault(tuple(merged.items()), {"params": [], **merged})
             group["params"].append(parameter)
     return list(groups.values())

@@ -1,12 +1,13 @@
-"""Learning-rate schedules with warm-up, as functions of how much of the run is done.
+"""Learning-rate schedules with warm-up, as functions of the progress of the run.
 
 Each takes the number of updates of the run and returns a torch scheduler that is stepped once
-per update. ``warmup_steps`` wins over ``warmup_ratio``, a share of all updates.
+per update. ``warmup_steps`` takes precedence over ``warmup_ratio``, a fraction of all updates.
 
-    linear      warm up, then fall in a straight line to 0 after the last update
-    cosine      warm up, then fall along half a cosine to ``floor`` times the rate
-    polynomial  warm up, then fall by ``(1 - progress) ** power`` to ``floor`` times the rate
-    constant    warm up, then stay
+    linear      warm up, then decay linearly to 0 after the last update
+    cosine      warm up, then decay along half a cosine to ``floor`` times the initial rate
+    polynomial  warm up, then decay by ``(1 - progress) ** power`` to ``floor`` times the initial
+                rate
+    constant    warm up, then stay constant
 """
 
 import math
@@ -19,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 def linear(
     optimizer: Optimizer, total_steps: int, *, warmup_steps: int = 0, warmup_ratio: float = 0.0
 ) -> LambdaLR:
-    """The rate falls in a straight line; it is 0 after the last update."""
+    """Decay the rate linearly, to 0 after the last update."""
     return polynomial(
         optimizer, total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio, power=1.0
     )
@@ -34,13 +35,13 @@ def cosine(
     floor: float = 0.0,
     cycles: int = 1,
 ) -> LambdaLR:
-    """The rate falls along half a cosine to ``floor`` times its start, ``cycles`` times over."""
+    """Decay the rate along half a cosine to ``floor`` times its start, ``cycles`` times."""
     if cycles < 1:
-        raise ValueError(f"cycles counts the falls of the rate, at least 1, got {cycles}")
+        raise ValueError(f"cycles must be at least 1, got {cycles}")
 
     def shape(progress: float) -> float:
-        fallen = progress * cycles % 1 if progress < 1 else 1.0
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * fallen))
+        phase = progress * cycles % 1 if progress < 1 else 1.0
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * phase))
 
     return _with_warmup(optimizer, total_steps, warmup_steps, warmup_ratio, shape)
 
@@ -54,7 +55,7 @@ def polynomial(
     power: float = 1.0,
     floor: float = 0.0,
 ) -> LambdaLR:
-    """The rate falls by ``(1 - progress) ** power`` to ``floor`` times its start."""
+    """Decay the rate by ``(1 - progress) ** power`` to ``floor`` times its start."""
 
     def shape(progress: float) -> float:
         return floor + (1 - floor) * float((1 - progress) ** power)
@@ -65,7 +66,7 @@ def polynomial(
 def constant(
     optimizer: Optimizer, total_steps: int, *, warmup_steps: int = 0, warmup_ratio: float = 0.0
 ) -> LambdaLR:
-    """The rate stays after the warm-up."""
+    """Keep the rate constant after the warm-up."""
     return _with_warmup(optimizer, total_steps, warmup_steps, warmup_ratio, lambda _: 1.0)
 
 
@@ -77,12 +78,14 @@ def _with_warmup(
     shape: Callable[[float], float],
 ) -> LambdaLR:
     if total_steps < 1:
-        raise ValueError(f"total_steps counts the updates of the run, got {total_steps}")
+        raise ValueError(f"total_steps must be at least 1, got {total_steps}")
     if not 0 <= warmup_ratio <= 1:
-        raise ValueError(f"warmup_ratio is a share of all updates, 0 to 1, got {warmup_ratio}")
+        raise ValueError(f"warmup_ratio must be between 0 and 1, got {warmup_ratio}")
     warmup = warmup_steps or math.ceil(warmup_ratio * total_steps)
     if not 0 <= warmup <= total_steps:
-        raise ValueError(f"a warm-up of {warmup} steps does not fit a run of {total_steps}")
+        raise ValueError(
+            f"a warm-up of {warmup} steps does not fit into a run of {total_steps} steps"
+        )
 
     def factor(step: int) -> float:
         if step < warmup:

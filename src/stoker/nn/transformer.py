@@ -1,4 +1,4 @@
-"""`Transformer`: a small language model that every layout can run."""
+"""`Transformer`: a small language model that runs in every layout."""
 
 import torch
 from torch import Tensor, nn
@@ -6,23 +6,23 @@ from torch.nn import functional
 
 
 class Transformer(nn.Module):
-    """For each position of a window of tokens the scores of every token.
+    """Returns scores over the vocabulary for each position of a window of tokens.
 
         tokens → embed → blocks.0 → … → blocks.N → norm → head → scores
 
-    Its parts run one after another, each on what the one before gave, so that it can be cut
-    between any two. Dropout acts on whole activations alone, not on single heads, so that a
-    model split by layers draws the same masks as a whole one.
+    Each part takes the output of the part before it, so that a pipeline can cut the model between
+    any two. Dropout is applied to complete activations, never to single heads, so that a tensor-
+    parallel model draws the same masks as an unsplit one.
 
     Args:
-        vocabulary: how many tokens there are.
-        context: the longest window it can look at.
-        width: features of a token inside.
-        layers: how many blocks.
-        heads: attention heads of a block; they share the width.
-        dropout: the share of activations left out, after the embedding and at each block's ends.
-        causal: a position sees only itself and those before it.
-        tied: the scores use the same matrix as the embedding.
+        vocabulary: the number of tokens.
+        context: the maximum length of a window.
+        width: the number of features per token.
+        layers: the number of blocks.
+        heads: the number of attention heads per block; they share the width.
+        dropout: the dropout probability, after the embedding and at the ends of each block.
+        causal: whether a position attends only to itself and the positions before it.
+        tied: whether the head shares its weight with the embedding.
     """
 
     pipeline_parts = ("embed", "blocks.*", "norm", "head")
@@ -41,7 +41,9 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"heads share the width evenly: {heads} heads do not divide {width}")
+            raise ValueError(
+                f"width must be a multiple of heads, got width={width} and heads={heads}"
+            )
         self.embed = Embed(vocabulary, context, width, dropout)
         self.blocks = nn.Sequential(
             *(Block(width, width // heads, dropout, causal) for _ in range(layers))
@@ -53,13 +55,13 @@ class Transformer(nn.Module):
             self.head.weight = self.embed.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of shape (batch, length, vocabulary) for tokens of shape (batch, length)."""
+        """Return scores (batch, length, vocabulary) for tokens of shape (batch, length)."""
         scores: Tensor = self.head(self.norm(self.blocks(self.embed(tokens))))
         return scores
 
 
 class Embed(nn.Module):
-    """Tokens as vectors that know their position."""
+    """Embeds tokens and their positions."""
 
     def __init__(self, vocabulary: int, context: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -69,18 +71,18 @@ class Embed(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Vectors of shape (batch, length, width)."""
+        """Return vectors of shape (batch, length, width)."""
         length, context = tokens.shape[-1], self.positions.num_embeddings
         if length > context:
-            raise ValueError(f"a window of {length} tokens, but the context is {context}")
-        places = torch.arange(length, device=tokens.device)
-        vectors: Tensor = self.tokens(tokens) + self.positions(places)
+            raise ValueError(f"a window of {length} tokens is longer than the context of {context}")
+        positions = torch.arange(length, device=tokens.device)
+        vectors: Tensor = self.tokens(tokens) + self.positions(positions)
         dropped: Tensor = self.dropout(vectors)
         return dropped
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each on what it normalises and added to what came in."""
+    """Attention, then an MLP, each with pre-normalization and a residual connection."""
 
     def __init__(self, width: int, head_dim: int, dropout: float, causal: bool) -> None:
         super().__init__()
@@ -91,14 +93,14 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Return a tensor of the same shape."""
         x = x + self.dropout(self.attn(self.attn_norm(x)))
         changed: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
         return changed
 
 
 class Attention(nn.Module):
-    """Self-attention with as many heads as the output of ``q`` has room for."""
+    """Self-attention; the output size of ``q`` determines the number of heads."""
 
     def __init__(self, width: int, head_dim: int, causal: bool) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class Attention(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Return a tensor of the same shape."""
         q, k, v = (
             part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for part in (self.q, self.k, self.v)
@@ -121,7 +123,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Four times as wide in between."""
+    """Two linear layers with a hidden size of four times the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -129,6 +131,6 @@ class Mlp(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Return a tensor of the same shape."""
         out: Tensor = self.down(functional.gelu(self.up(x)))
         return out
