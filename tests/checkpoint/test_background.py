@@ -1,4 +1,4 @@
-"""Saving beside the training."""
+"""Saving in the background."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ def test_save_returns_before_the_checkpoint_exists(tmp_path, gate):
         assert path.exists()
 
 
-def test_what_changes_after_save_does_not_reach_the_file(tmp_path, gate):
+def test_changes_after_a_save_do_not_reach_the_file(tmp_path, gate):
     kept = {"model": {"w": torch.zeros(1000)}, "list": [1], "deep": {"a": {"b": 1}}}
     info = {"metrics": {"loss": 1.0}}
     with Checkpoints(tmp_path) as checkpoints:
@@ -93,7 +93,7 @@ def test_check_never_waits(tmp_path, gate):
         gate.set()
 
 
-def test_buffers_are_used_again_until_shapes_change():
+def test_buffers_are_reused_until_shapes_change():
     staging = Staging()
     blocks = lambda size: staging.copy({"f": {"a": torch.ones(size)}})["f"].blocks()[1]
     where = lambda block: torch.frombuffer(block, dtype=torch.uint8).data_ptr()
@@ -111,7 +111,7 @@ def test_shapes_may_change_between_saves(tmp_path):
     assert [tensor.tolist() for tensor in found] == [[1] * 5, [2] * 7, [], [4] * 7]
 
 
-def test_a_refused_state_leaves_the_folder_as_it_was(tmp_path):
+def test_a_rejected_state_leaves_the_folder_unchanged(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(TypeError, match="a → b is a function"):
             checkpoints.save(1, {"a": {"b": lambda: 0}})
@@ -119,13 +119,15 @@ def test_a_refused_state_leaves_the_folder_as_it_was(tmp_path):
     assert [path.name for path in checkpoints.list()] == ["step-00000002"]
 
 
-def test_whoever_asked_is_told_when_a_checkpoint_is_whole_and_old_ones_are_gone(tmp_path):
-    told = []
+def test_on_saved_is_called_when_a_checkpoint_is_complete_and_old_ones_are_removed(tmp_path):
+    calls = []
 
     def on_saved(path):
-        told.append((path.name, (path / "MANIFEST.json").is_file(), len(list(tmp_path.glob("s*")))))
+        calls.append(
+            (path.name, (path / "MANIFEST.json").is_file(), len(list(tmp_path.glob("s*"))))
+        )
 
     with Checkpoints(tmp_path, keep=1, on_saved=on_saved) as checkpoints:
         checkpoints.save(1, state(1))
         checkpoints.save(2, state(2))
-    assert told == [("step-00000001", True, 1), ("step-00000002", True, 1)]
+    assert calls == [("step-00000001", True, 1), ("step-00000002", True, 1)]

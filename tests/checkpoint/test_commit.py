@@ -1,4 +1,4 @@
-"""Kill it anywhere: what was whole stays whole, and the next start puts things in order."""
+"""Kill a save anywhere: complete checkpoints stay complete, and the next start cleans up."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from support.checkpoint_states import KILLED, in_child, number_in, own, save, st
 
 
 def passed_points(folder, script, monkeypatch):
-    """The points that a script passes, each with its number: ``("renamed", 2)``."""
+    """Return the points that a script passes, each with its count: ``("renamed", 2)``."""
     seen = []
     monkeypatch.setattr(
         crash_points, "at", lambda point: seen.append((point, seen_before(seen, point)))
@@ -23,13 +23,13 @@ def seen_before(seen, point):
 
 
 def third_of_two(folder):
-    """A third save, where two stay: one has to go."""
+    """Save a third one where two are kept: one is removed."""
     with Checkpoints(folder, keep=2) as checkpoints:
         checkpoints.save(3, state(3), own())
 
 
 def second_again(folder):
-    """The newest one, replaced."""
+    """Replace the newest one."""
     with Checkpoints(folder, keep=2) as checkpoints:
         checkpoints.save(2, state(5), own())
 
@@ -49,10 +49,10 @@ def test_a_kill_at_any_point_loses_nothing(tmp_path, monkeypatch, script):
         with Checkpoints(folder, keep=2) as checkpoints:
             newest = checkpoints.newest()
             assert number_in(checkpoints.load(newest)) in (2, 3, 5), point
-            whole = [path for path in checkpoints.list() if not checkpoints.verify(path)]
-            assert len(whole) >= 2, point
+            complete = [path for path in checkpoints.list() if not checkpoints.verify(path)]
+            assert len(complete) >= 2, point
             left = {path.name for path in folder.iterdir()}
-            assert left == {".lock", *(path.name for path in whole)}, point
+            assert left == {".lock", *(path.name for path in complete)}, point
             checkpoints.save(4, state(4))
         assert number_in(checkpoints.load(checkpoints.newest())) == 4
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_does_not_read_back_is_withdrawn(tmp_path, monkeypatch
     assert number_in(checkpoints.load(checkpoints.newest())) == 1
 
 
-def test_a_replaced_one_comes_back_if_the_new_one_is_broken(tmp_path):
+def test_a_replaced_checkpoint_is_restored_if_the_new_one_is_damaged(tmp_path):
     save(tmp_path, 1)
     assert in_child(second_go, tmp_path, STOKER_KILL_AT="renamed") == KILLED
     (tmp_path / "step-00000001" / "state.json").unlink()
@@ -115,6 +115,6 @@ def test_only_folders_of_a_killed_run_are_cleaned(tmp_path):
     assert left == [".lock", ".mine", "notes", "step-00000003"]
 
 
-def test_a_negative_step_is_refused(tmp_path):
+def test_a_negative_step_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         Checkpoints(tmp_path).save(-1, {})

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or broken: one clear error, and the last good state stays."""
+"""A full, read-only or broken disk: one clear error, and the last checkpoint stays."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from support.checkpoint_states import in_child, number_in, save, state
 
 
 def fail_writes(monkeypatch, number, after=2):
-    """From the n-th on, writes fail with that error."""
+    """Let writes fail with an error after the first ``after``."""
     real, count = os.write, iter(range(1000))
 
     def write(file, data):
@@ -33,11 +33,11 @@ def test_a_failed_save_leaves_the_last_good_state(tmp_path, monkeypatch, number,
     with pytest.raises(CheckpointError) as raised:
         checkpoints.save(2, state(2), wait=True)
     monkeypatch.undo()
-    words = str(raised.value)
-    assert words.startswith(f"checkpoint of step 2 could not be written to '{tmp_path}': ")
-    assert os.strerror(number) in words
-    assert "'step-00000001' is still there" in words
-    assert ("bytes needed, " in words) == (number == errno.ENOSPC)
+    message = str(raised.value)
+    assert message.startswith(f"checkpoint of step 2 could not be written to '{tmp_path}': ")
+    assert os.strerror(number) in message
+    assert "'step-00000001' is still there" in message
+    assert ("bytes needed, " in message) == (number == errno.ENOSPC)
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "step-00000001"}
     checkpoints.save(3, state(3), wait=True)
     assert number_in(checkpoints.load(checkpoints.newest())) == 3
@@ -67,7 +67,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_disk_that_is_really_full(tiny_disk):
+def test_a_full_disk(tiny_disk):
     folder = tiny_disk / "checkpoints"
     save(folder, 1)
     with Checkpoints(folder) as checkpoints:
@@ -78,7 +78,7 @@ def test_a_disk_that_is_really_full(tiny_disk):
     assert [path.name for path in checkpoints.list()] == ["step-00000001", "step-00000003"]
 
 
-def test_a_disk_that_is_read_only(tiny_disk):
+def test_a_read_only_disk(tiny_disk):
     folder = tiny_disk / "checkpoints"
     save(folder, 1)
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
@@ -93,7 +93,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path):
         Checkpoints(tmp_path / "file").open()
 
 
-def test_what_cannot_be_removed_is_said_and_fails_nothing(tmp_path, monkeypatch, caplog):
+def test_a_failed_removal_is_logged_and_fails_nothing(tmp_path, monkeypatch, caplog):
     save(tmp_path, 1)
     real = os.rename
 

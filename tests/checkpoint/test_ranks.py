@@ -26,11 +26,11 @@ def ranks(tmp_path_factory):
     return folder, found_by_two(folder, "support.tasks.checkpoint")
 
 
-def test_shards_come_back_to_the_processes_that_saved_them(ranks):
+def test_shards_are_loaded_by_the_ranks_that_saved_them(ranks):
     for rank, found in enumerate(ranks[1]):
         checked = found["shards_of_two"]
         assert checked["equal"]
-        assert checked["alike"]
+        assert checked["same_types"]
         assert checked["own"] == (rank, [1.0] * (rank + 1), 2)
 
 
@@ -38,7 +38,7 @@ def test_two_processes_to_one(ranks):
     folder, (first, _) = ranks
     checkpoints = Checkpoints(folder / "two")
     found = checkpoints.load(checkpoints.newest())
-    expected = first["shards_of_two"]["whole"]
+    expected = first["shards_of_two"]["full"]
     assert all(map(torch.equal, tensors(found.shared), expected))
     assert found.own["rank"] == 0
     net().load_state_dict(found.shared["model"])
@@ -59,10 +59,10 @@ def test_each_process_writes_its_shards(ranks):
     assert "model-00001-of-00002.safetensors" in files
     assert "rank-00001.safetensors" in files
     assert "model.0.weight" in split
-    assert "model.2.weight" not in split  # one row, which rank 0 has whole
+    assert "model.2.weight" not in split  # one row, which rank 0 holds entirely
 
 
-def test_what_all_hold_alike_is_written_once(ranks):
+def test_replicated_tensors_are_written_once(ranks):
     assert ranks[1][0]["replicas"] == [
         "MANIFEST.json",
         "model.safetensors",
@@ -73,18 +73,18 @@ def test_what_all_hold_alike_is_written_once(ranks):
     ]
 
 
-def test_keys_of_all_processes_come_together(ranks):
+def test_keys_of_all_ranks_are_merged(ranks):
     weights = {"0.weight": [0, 0], "1.weight": [1, 1], "shared": [1.0]}
     names = {"stage0": [0], "stage1": [1]}
     assert ranks[1][0]["halves"] == ranks[1][1]["halves"] == (weights, names)
 
 
 def test_a_shared_value_that_differs_is_named(ranks):
-    words = "shared → run → seed is 0 on rank 0 and 1 on rank 1, expected the same on all"
-    assert all(found["contradiction"].startswith(words) for found in ranks[1])
+    message = "shared → run → seed is 0 on rank 0 and 1 on rank 1, expected the same on all"
+    assert all(found["contradiction"].startswith(message) for found in ranks[1])
 
 
-def test_what_one_process_cannot_save_fails_on_all(ranks):
+def test_a_state_that_one_rank_cannot_save_fails_on_all(ranks):
     (first, left), (second, _) = (found["one_refuses"] for found in ranks[1])
     assert first.startswith("CheckpointError: rank 1 failed: mine is a builtin_function")
     assert second.startswith("TypeError: mine is a builtin_function")
@@ -98,11 +98,11 @@ def test_a_disk_that_fails_on_one_process_fails_the_save_of_all(ranks):
     assert left == [".lock", "step-00000001"]
 
 
-def test_another_shape_is_refused_in_words(ranks):
-    words = "'model.0.weight' has shape [5, 4] in the checkpoint and [6, 4] in this run"
-    assert all(found["another_shape"].startswith(words) for found in ranks[1])
+def test_another_shape_is_rejected(ranks):
+    message = "'model.0.weight' has shape [5, 4] in the checkpoint and [6, 4] in this run"
+    assert all(found["another_shape"].startswith(message) for found in ranks[1])
 
 
-def test_the_short_way_of_one_process_gives_what_the_planner_would():
+def test_the_plan_of_a_single_process_is_that_of_the_planner():
     parts, _ = flatten(trained() | {"empty": torch.empty(0, 2), "number": torch.tensor(1)})
     assert plan_for_rank([local_items(parts)], 0) == plan_single_process(parts)

@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Which checkpoints are kept."""
 
 import pytest
 
@@ -24,21 +24,21 @@ LOSSES = {1: 0.5, 2: 0.2, 3: 0.9, 4: 0.2, 5: None, 6: float("nan"), 7: 0.4}
         (2, None, Best("accuracy", "max"), [6, 7]),
     ],
 )
-def test_what_stays_of_seven(keep, keep_every, best, left):
+def test_which_of_seven_are_kept(keep, keep_every, best, left):
     rule = Retention(keep, keep_every, best)
     info = lambda step: {"metrics": {"loss": LOSSES[step]}}
     gone = rule.to_remove(LOSSES, 7, info)
     assert [step for step in LOSSES if step not in gone] == left
 
 
-def test_broken_ones_justify_no_removal():
-    whole = {1, 2, 3, 6}
+def test_damaged_ones_do_not_count():
+    complete = {1, 2, 3, 6}
     rule = Retention(2, None, None)
-    gone = rule.to_remove(range(1, 7), 6, lambda step: {} if step in whole else None)
+    gone = rule.to_remove(range(1, 7), 6, lambda step: {} if step in complete else None)
     assert gone == [1, 2]
 
 
-def test_the_one_just_saved_stays_even_if_it_is_not_the_newest():
+def test_the_one_just_saved_is_kept_even_if_it_is_not_the_newest():
     assert Retention(1, None, None).to_remove([3, 8, 9], 3, lambda _: {}) == [8]
 
 
@@ -63,7 +63,7 @@ def test_a_broken_newer_one_keeps_an_older_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Checkpoints("x", keep=0), "keep must be at least 1, or None for all, got 0"),
         (lambda: Checkpoints("x", keep_every=0), "keep_every must be at least 1, got 0"),
@@ -71,6 +71,6 @@ def test_a_broken_newer_one_keeps_an_older_one(tmp_path):
         (lambda: Best("loss", "min", k=0), "k must be at least 1, got 0"),
     ],
 )
-def test_rules_without_sense_are_refused_at_once(make, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_rules_are_rejected_immediately(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

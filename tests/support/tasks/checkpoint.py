@@ -56,20 +56,20 @@ def shards_of_two(rank: int, folder: Path) -> Any:
         for step in (1, 2):
             path = checkpoints.save(step, kept, {"rank": rank, "rng": torch.ones(rank + 1)})
         checkpoints.wait()
-        whole = full(kept)
+        unsharded = full(kept)
         for tensor in tensors(kept):
             tensor.zero_()
         assert checkpoints.newest() == path
         found = checkpoints.load(path, into=kept)
-    same_on_all_ranks = [
+    same_types = [
         type(a) is type(b) for a, b in zip(tensors(found.shared), tensors(kept), strict=True)
     ]
     return {
-        "equal": all(map(torch.equal, full(found.shared), whole)),
-        "alike": all(same_on_all_ranks)
+        "equal": all(map(torch.equal, full(found.shared), unsharded)),
+        "same_types": all(same_types)
         and any(isinstance(t, DTensor) for t in tensors(found.shared)),
         "own": (found.own["rank"], found.own["rng"].tolist(), found.world_size),
-        "whole": whole,
+        "full": unsharded,
     }
 
 
@@ -91,7 +91,7 @@ def one_to_two(rank: int, folder: Path) -> Any:
 
 
 def replicas(rank: int, folder: Path) -> Any:
-    """What both hold alike is written once, into one file."""
+    """Save replicated tensors, which are written once, into one file."""
     mesh = init_device_mesh("cpu", (2,))
     copy = distribute_tensor(torch.ones(3), mesh, [Replicate()])
     with Checkpoints(folder / "same") as checkpoints:
@@ -121,11 +121,11 @@ def one_refuses(rank: int, folder: Path) -> Any:
     with Checkpoints(folder / "refuses") as checkpoints:
         try:
             checkpoints.save(1, {}, {"mine": print if rank == 1 else 0})
-            words = ""
+            message = ""
         except (TypeError, CheckpointError) as error:
-            words = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         checkpoints.save(2, {}, {"mine": rank}, wait=True)
-        return words, [path.name for path in checkpoints.list()]
+        return message, [path.name for path in checkpoints.list()]
 
 
 def one_cannot_write(rank: int, folder: Path) -> Any:
@@ -135,12 +135,12 @@ def one_cannot_write(rank: int, folder: Path) -> Any:
         crash_points.at = fail if rank == 1 else real
         try:
             checkpoints.save(2, {"a": 1}, wait=True)
-            words = ""
+            message = ""
         except CheckpointError as error:
-            words = str(error)
+            message = str(error)
         crash_points.at = real
         dist.barrier()
-        return words, sorted(path.name for path in (folder / "disk").iterdir())
+        return message, sorted(path.name for path in (folder / "disk").iterdir())
 
 
 def fail(point: str) -> None:

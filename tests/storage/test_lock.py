@@ -35,7 +35,7 @@ def owner(tmp_path):
     process.join()
 
 
-def test_a_second_run_is_refused_by_the_name_of_the_first(tmp_path, owner):
+def test_a_second_run_is_rejected_with_the_name_of_the_first(tmp_path, owner):
     who = f"is in use by process {owner.pid} on {socket.gethostname()}"
     with pytest.raises(CheckpointError, match=who):
         Checkpoints(tmp_path).save(1, state(1))
@@ -65,7 +65,7 @@ def test_a_worker_that_outlives_its_killed_parent_does_not_block(tmp_path):
         os.kill(worker, signal.SIGKILL)
 
 
-def test_a_closed_folder_is_free_without_a_word(tmp_path, caplog):
+def test_a_closed_folder_is_free_without_a_warning(tmp_path, caplog):
     save(tmp_path, 1)
     save(tmp_path, 2)
     assert "taking over" not in caplog.text

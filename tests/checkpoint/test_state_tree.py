@@ -28,8 +28,8 @@ def same(one, other):
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        same_on_all_ranks = one.dtype == other.dtype and one.shape == other.shape
-        return same_on_all_ranks and one.stride() == other.stride() and _bits(one) == _bits(other)
+        same_form = one.dtype == other.dtype and one.shape == other.shape
+        return same_form and one.stride() == other.stride() and _bits(one) == _bits(other)
     if isinstance(one, np.ndarray | np.generic):
         return one.dtype == other.dtype and one.shape == other.shape and bits(one) == bits(other)
     if isinstance(one, float):
@@ -88,7 +88,7 @@ states = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(states)
-def test_any_state_comes_back_as_it_was(state):
+def test_any_state_survives_a_round_trip(state):
     assert same(round_trip(state), state)
 
 
@@ -132,7 +132,7 @@ def test_views_and_expanded_tensors_come_back_by_value():
     assert all(torch.equal(found[key], state[key]) for key in state)
 
 
-def test_one_tensor_at_two_places_is_one_tensor_again():
+def test_one_tensor_in_two_places_is_loaded_as_one():
     weight = torch.randn(2)
     found = round_trip({"a": weight, "b": [weight.detach()]})
     assert found["a"] is found["b"][0]
@@ -145,7 +145,7 @@ def test_tied_weights_of_a_model_have_an_entry_each():
     assert list(tensors) == ["model.in", "model.out"]
 
 
-def test_names_that_meet_are_kept_apart():
+def test_colliding_names_are_kept_apart():
     state = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "__metadata__": torch.ones(2)}
     assert same(round_trip(state), state)
 
@@ -157,7 +157,7 @@ def test_a_parameter_comes_back_as_a_plain_tensor():
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         (lambda: 0, "hooks → Foo → bar is a function, expected tensors, numpy arrays, numbers"),
         (object(), "hooks → Foo → bar is an object, expected"),
@@ -169,8 +169,8 @@ def test_a_parameter_comes_back_as_a_plain_tensor():
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:Lazy modules")
-def test_what_cannot_be_saved_is_named_by_its_keys(value, words):
-    with pytest.raises(TypeError, match=words):
+def test_what_cannot_be_saved_is_named_by_its_keys(value, message):
+    with pytest.raises(TypeError, match=message):
         flatten({"hooks": {"Foo": {"bar": value}}})
 
 

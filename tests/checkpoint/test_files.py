@@ -1,4 +1,4 @@
-"""The files of a checkpoint: what others can read, and that no fault goes unseen."""
+"""The files of a checkpoint: other programs can read them, and every fault is detected."""
 
 import json
 import pickle
@@ -34,7 +34,7 @@ def test_the_files_of_one_process(folder):
     ]
 
 
-def test_what_was_saved_comes_back(tmp_path):
+def test_what_was_saved_is_loaded(tmp_path):
     kept = {"model": nn.Linear(2, 2).state_dict(), "seen": [1, (2, None)], "tied": torch.ones(2)}
     with Checkpoints(tmp_path) as checkpoints:
         path = checkpoints.save(7, kept, own(), {"epoch": 2, "loss": float("nan")}, wait=True)
@@ -69,32 +69,32 @@ def test_every_dtype_is_written_as_safetensors_has_it(tmp_path):
                                tensor.view(torch.uint8) if tensor.ndim else tensor)  # fmt: skip
 
 
-def test_wide_tensors_stand_first_so_that_all_are_aligned():
+def test_wide_tensors_come_first_so_that_all_are_aligned():
     dtypes = [torch.bool, torch.float64, torch.int16]
     file = TensorFile(TensorEntry(str(dtype), dtype, (3,)) for dtype in dtypes)
     assert list(file.offsets.values()) == [0, 24, 30]
     assert len(file.header()) % 8 == 0
 
 
-def test_a_checkpoint_without_tensors_is_one(tmp_path):
+def test_a_checkpoint_may_have_no_tensors(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
-        path = checkpoints.save(1, {"only": "words"}, wait=True)
-        assert checkpoints.load(path).shared == {"only": "words"}
+        path = checkpoints.save(1, {"only": "text"}, wait=True)
+        assert checkpoints.load(path).shared == {"only": "text"}
         assert checkpoints.load(path).own is None
 
 
-def test_a_change_of_any_byte_is_found(folder):
+def test_a_change_of_any_byte_is_detected(folder):
     files, chance = sorted(folder.iterdir()), random.Random(0)
     checkpoints = Checkpoints(folder.parent)
     for turn in range(204):
         path = files[turn % len(files)]
-        whole = path.read_bytes()
-        at, flip = chance.randrange(len(whole)), chance.randrange(1, 256)
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
+        content = path.read_bytes()
+        at, flip = chance.randrange(len(content)), chance.randrange(1, 256)
+        path.write_bytes(content[:at] + bytes([content[at] ^ flip]) + content[at + 1 :])
         faults = checkpoints.verify(folder)
         assert len(faults) == 1, f"{path.name} at {at}"
         assert path.name in faults[0] or "format" in faults[0]
-        path.write_bytes(whole)
+        path.write_bytes(content)
     assert checkpoints.verify(folder) == []
 
 
@@ -108,7 +108,7 @@ def test_a_short_or_missing_file_is_named(folder, name):
     assert checkpoints.verify(folder) == [f"'{name}' is missing"]
 
 
-def test_a_manifest_that_was_edited_or_cut_is_refused(folder):
+def test_a_manifest_that_was_edited_or_truncated_is_rejected(folder):
     path, checkpoints = folder / MANIFEST, Checkpoints(folder.parent)
     text = path.read_text()
     path.write_text(text.replace('"step": 1', '"step":  1'))
@@ -121,7 +121,7 @@ def test_a_manifest_that_was_edited_or_cut_is_refused(folder):
     assert "cannot be read" in checkpoints.verify(folder)[0]
 
 
-def test_the_newest_whole_one_is_taken_and_the_skipped_are_named(tmp_path, caplog):
+def test_the_newest_complete_one_is_used_and_skipped_ones_are_logged(tmp_path, caplog):
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, state(step))
@@ -132,7 +132,7 @@ def test_the_newest_whole_one_is_taken_and_the_skipped_are_named(tmp_path, caplo
         checkpoints.load(tmp_path / "step-00000003")
 
 
-def test_another_format_is_refused_in_words(folder, caplog):
+def test_another_format_is_rejected(folder, caplog):
     path = folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 9}))
     with pytest.raises(
@@ -143,7 +143,7 @@ def test_another_format_is_refused_in_words(folder, caplog):
     assert "format 9" in caplog.text
 
 
-def test_files_of_others_are_neither_faults_nor_opened(folder):
+def test_unlisted_files_are_neither_faults_nor_opened(folder):
     class Bomb:
         def __reduce__(self):
             return (pytest.exit, ("it was unpickled",))
@@ -161,7 +161,7 @@ def test_a_pickle_in_place_of_a_file_is_not_opened(folder):
     assert "state.json" in Checkpoints(folder.parent).verify(folder)[0]
 
 
-def test_a_folder_without_a_manifest_is_no_checkpoint(folder):
+def test_a_folder_without_a_manifest_is_not_a_checkpoint(folder):
     (folder / MANIFEST).unlink()
     checkpoints = Checkpoints(folder.parent)
     assert (checkpoints.list(), checkpoints.newest()) == ([], None)
@@ -179,12 +179,12 @@ def test_an_empty_or_absent_folder_has_no_newest(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_info_takes_no_tensors(tmp_path):
+def test_info_rejects_tensors(tmp_path):
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError, match="info → loss is a"):
         checkpoints.save(1, {}, info={"loss": torch.ones(1)})
 
 
-def test_the_manifest_says_what_was_noted(folder):
+def test_the_manifest_has_step_files_and_world_size(folder):
     manifest = Manifest.read(folder)
     assert (manifest.step, manifest.world_size, manifest.split) == (1, 1, {})
     assert manifest.files["model.safetensors"].size == (folder / "model.safetensors").stat().st_size
