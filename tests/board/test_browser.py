@@ -106,7 +106,7 @@ def test_points_arrive_while_a_run_trains_until_it_is_preempted(browser, tmp_pat
     with served(tmp_path / "runs") as board, ExitStack() as at_the_end:
         watched = Watched(browser, board.address)
         page = watched.page
-        expect(page.get_by_text("There are no runs here yet")).to_be_visible()
+        expect(page.get_by_text("No runs yet")).to_be_visible()
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         at_the_end.callback(process.wait)
         at_the_end.callback(process.kill)
@@ -323,8 +323,8 @@ def test_a_broken_run_is_shown_as_such_beside_the_others(browser, tmp_path):
     with served(tmp_path) as board:
         watched = Watched(browser, board.address)
         run = watched.page.locator('li[data-run="bad"]')
-        expect(run.locator(".fault")).to_contain_text("config.yaml cannot be read")
-        expect(run.locator(".fault")).to_contain_text("no rows of numbers")
+        expect(run.locator(".fault")).to_contain_text("config.yaml is broken")
+        expect(run.locator(".fault")).to_contain_text("metrics.jsonl has")
         expect(chart(watched.page, "train/loss")).to_have_attribute("data-points", "23")
         watched.close()
 

@@ -1,4 +1,4 @@
-"""``stoker report``: what is told of runs afterwards."""
+"""``stoker report``: write a report on runs, or print their goodput."""
 
 import argparse
 from pathlib import Path
@@ -15,10 +15,10 @@ _SHOWN = 3
 
 
 def report(options: argparse.Namespace) -> int:
-    """Print the goodput of runs, or write a report about them."""
+    """Print the goodput of runs, or write a report on them."""
     paths = [_run(local_path(path, "the run")) for path in options.runs]
     if options.goodput:
-        return max([_tell_goodput(path) for path in paths])
+        return max([_print_goodput(path) for path in paths])
     return _write(options, paths)
 
 
@@ -37,7 +37,7 @@ def _run(path: Path) -> Path:
     return path
 
 
-def _tell_goodput(path: Path) -> int:
+def _print_goodput(path: Path) -> int:
     reader = RunReader(path)
     attempts = reader.attempts()
     for fault in reader.faults:
@@ -45,18 +45,18 @@ def _tell_goodput(path: Path) -> int:
     if not attempts:
         print(f"{path}: goodput is unknown: it has no readable {files.LEDGER}")
         return FAILED
-    for line in _said(path, goodput_of(attempts)):
+    for line in _goodput_lines(path, goodput_of(attempts)):
         print(line)
     return OK
 
 
-def _said(path: Path, found: Goodput) -> list[str]:
+def _goodput_lines(path: Path, found: Goodput) -> list[str]:
     count = len(found.attempts)
-    useful, whole = format_seconds(found.seconds["train"]), format_seconds(found.total)
+    useful, total = format_seconds(found.seconds["train"]), format_seconds(found.total)
     tries = "1 attempt" if count == 1 else f"{count} attempts"
     lines = [
         f"{path}: goodput {format_share(found.share)}",
-        f"  useful training {useful} of {whole}, in {tries}",
+        f"  useful training {useful} of {total}, in {tries}",
     ]
     for loss in found.losses[:_SHOWN]:
         steps = f"  ({found.repeated_steps} steps)" if loss.kind == "again" else ""

@@ -1,4 +1,4 @@
-"""`Ledger`: what the time of a run goes to, over all its attempts."""
+"""`Ledger`: record what the time of a run is spent on, over all its attempts."""
 
 import json
 import os
@@ -25,23 +25,23 @@ _fits = count()
 
 
 class Ledger(Hook):
-    """Keeps account of a run's time in ``ledger.jsonl`` of its folder, over all its attempts.
+    """Records the time of a run in ``ledger.jsonl``, over all its attempts.
 
-    A line is appended each ``every`` seconds and at the end, so that a kill loses no more than
-    that; ``stoker report --goodput RUN`` adds them up. Each line has the seconds that this attempt
-    has spent so far on:
+    It appends a line every few seconds and at the end, so a kill loses no more than that. ``stoker
+    report --goodput RUN`` adds the lines up. Each line has the seconds that this attempt has spent
+    so far on:
 
-        startup     until its first epoch, from the start of the process where that is known
-        train       epochs, but for what follows
+        startup     everything before its first epoch, from the start of the process if known
+        train       epochs, without the kinds below
         data        waiting for batches
-        save        waiting for checkpoints; writing beside the training is no wait
-        eval        validations
-        other       between epochs, and after the last one
+        save        waiting for checkpoints, not writing them in the background
+        eval        validation
+        other       everything between epochs and after the last one
 
-    The first process writes for all. Without a run folder it does nothing.
+    Only rank 0 writes. Without a run folder it does nothing.
 
     Args:
-        checkpoint: the hook whose saves are waited for; without it, their time is that of `train`.
+        checkpoint: the hook whose saves to measure; without it, they count as `train`.
         every: seconds between two lines.
     """
 
@@ -51,129 +51,130 @@ class Ledger(Hook):
 
     def __init__(self, checkpoint: Checkpoint | None = None, *, every: float = 5.0) -> None:
         if every < 0:
-            raise ValueError(f"every is a number of seconds from 0, got {every}")
+            raise ValueError(f"every must be a number of seconds, 0 or more, got {every}")
         self._checkpoint = checkpoint
         self._every = every
         self._due = inf
         self._path: Path | None = None
-        self._forget()
+        self._reset()
 
-    # What is measured
+    # Measuring
 
     def before_run(self, run: Run) -> None:
-        """An attempt begins; the first one of a process began with the process."""
+        """Start the clock of an attempt; for the first fit, when the process started."""
         if run.task == "fit":
-            self._forget()
-            self._began -= _process_age() if next(_fits) == 0 else 0.0
+            self._reset()
+            self._started -= _process_age() if next(_fits) == 0 else 0.0
 
-    def _forget(self) -> None:
-        self._began = perf_counter()
+    def _reset(self) -> None:
+        self._started = perf_counter()
         self._startup: float | None = None
         self._trained = self._evaluated = 0.0
-        self._epoch: tuple[float, float] | None = None  # when it began, and what was lost by then
-        self._val_began: float | None = None
+        self._epoch: tuple[float, float] | None = None  # when it started, and `_overhead` by then
+        self._val_started: float | None = None
         self._feed: BatchFeeder | None = None
         self._saved_before = self._checkpoint.waited if self._checkpoint is not None else 0.0
 
     def before_train(self, run: Run) -> None:
-        """The first line: who begins, and where."""
+        """Write the first line: the process that starts, and at which step."""
         if run.dir is None or not dist.is_main():
             return
         self._path = run.dir / files.LEDGER
         self._is_new = not self._path.exists()
         self._id = os.urandom(4).hex()
-        about = {"pid": os.getpid(), "processes": dist.world_size()}
-        self._note(run, event="begin", **about)
+        self._write(run, event="begin", pid=os.getpid(), processes=dist.world_size())
 
     def before_epoch(self, run: Run) -> None:
-        """Training begins, or goes on."""
+        """Start the time of an epoch."""
         now = perf_counter()
         self._feed = run.feeder
         assert self._feed is not None
         self._feed.timed = True
-        lost = sum(self._lost(now).values())
+        overhead = sum(self._overhead(now).values())
         if self._startup is None:
-            self._startup = now - self._began - lost
-        self._epoch = (now, lost)
+            self._startup = now - self._started - overhead
+        self._epoch = (now, overhead)
 
     def after_step(self, run: Run) -> None:
-        """A line, now and then."""
+        """Write a line if one is due."""
         if perf_counter() >= self._due:
-            self._note(run)
+            self._write(run)
 
     def after_train_epoch(self, run: Run) -> None:
-        """What follows is no training."""
+        """Stop the time of an epoch."""
         self._trained = self._train(perf_counter())
         self._epoch = None
 
     def before_val(self, run: Run) -> None:
-        """A validation begins."""
-        self._val_began = perf_counter()
+        """Start the time of a validation."""
+        self._val_started = perf_counter()
 
     def after_val_step(self, run: Run) -> None:
-        """A line, now and then."""
+        """Write a line if one is due."""
         if perf_counter() >= self._due:
-            self._note(run)
+            self._write(run)
 
     def after_val(self, run: Run) -> None:
-        """A validation is over."""
-        assert self._val_began is not None
-        self._evaluated += perf_counter() - self._val_began
-        self._val_began = None
+        """Stop the time of a validation."""
+        assert self._val_started is not None
+        self._evaluated += perf_counter() - self._val_started
+        self._val_started = None
 
     def after_run(self, run: Run) -> None:
-        """The last line: why the attempt ended. One that made no step leaves nothing behind."""
+        """Write the last line: why the attempt ended. Without a single step, remove the file."""
         if self._path is None or run.task != "fit":
             return
         if run.error is not None and run.step == 0 and self._is_new:
             with suppress(OSError):
                 self._path.unlink()
-                self._path.parent.rmdir()  # unless others have written beside it
+                self._path.parent.rmdir()  # unless other hooks have written files
         else:
-            self._note(run, event="end", **_end_of(run))
+            self._write(run, event="end", **_end_of(run))
         self._path, self._due = None, inf
-        self._forget()
+        self._reset()
 
-    # Lines
+    # Writing
 
-    def _lost(self, now: float) -> dict[str, float]:
-        """The seconds of this attempt that no training was done in, by what they went to."""
+    def _overhead(self, now: float) -> dict[str, float]:
+        """Return the seconds of this attempt that were not training, by kind."""
         saved = self._checkpoint.waited if self._checkpoint is not None else 0.0
-        looking = now - self._val_began if self._val_began is not None else 0.0
+        evaluating = now - self._val_started if self._val_started is not None else 0.0
         return {
             "data": self._feed.waited if self._feed is not None else 0.0,
             "save": saved - self._saved_before,
-            "eval": self._evaluated + looking,
+            "eval": self._evaluated + evaluating,
         }
 
     def _train(self, now: float) -> float:
         if self._epoch is None:
             return self._trained
-        began, lost = self._epoch
-        return self._trained + now - began - (sum(self._lost(now).values()) - lost)
+        started, overhead = self._epoch
+        return self._trained + now - started - (sum(self._overhead(now).values()) - overhead)
 
-    def _note(self, run: Run, **about: Any) -> None:
-        """Append a line; a ledger that cannot be written must not end the run."""
+    def _write(self, run: Run, **about: Any) -> None:
+        """Append a line. If that fails, warn once and stop writing; the run continues."""
         if self._path is None:
             return
         now = perf_counter()
-        lost, train = self._lost(now), self._train(now)
-        whole = now - self._began
-        startup = whole - sum(lost.values()) if self._startup is None else self._startup
-        spent = {"startup": startup, "train": train, **lost}
-        spent["other"] = whole - sum(spent.values())
+        overhead, train = self._overhead(now), self._train(now)
+        total = now - self._started
+        startup = total - sum(overhead.values()) if self._startup is None else self._startup
+        spent = {"startup": startup, "train": train, **overhead}
+        spent["other"] = total - sum(spent.values())
         head = {"time": round(time.time(), 3), "attempt": self._id, **about, "step": run.step}
         seconds = {kind: round(max(0.0, value), 4) for kind, value in spent.items()}
         try:
             _append(self._path, json.dumps(head | seconds))
             self._due = now + self._every
         except OSError as error:
-            _log.warning(f"'{self._path}' cannot be written: {error.strerror}; it is left as it is")
+            _log.warning(
+                f"'{self._path}' cannot be written: {error.strerror}; goodput is not recorded"
+            )
             self._path, self._due = None, inf
 
 
 def _append(path: Path, line: str) -> None:
-    """Add a line, in one piece, after what a kill may have left without an end."""
+    """Append a line in one write, after a line end if a kill left the last line incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
         torn = file.tell() > 0 and _last_byte(file) != b"\n"
@@ -195,15 +196,15 @@ def _end_of(run: Run) -> dict[str, str]:
 
 
 def _process_age() -> float:
-    """Seconds since this process began, 0 where that says nothing or is not known.
+    """Return the seconds since this process started, 0 if unknown or meaningless.
 
-    A person at a prompt, and a cluster that keeps processes ready, begin long before they train.
+    An interactive session, or a worker that a cluster keeps ready, starts long before it trains.
     """
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules or in_ray_worker():
         return 0.0
     try:
-        words = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        began = int(words[19]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
