@@ -88,9 +88,9 @@ def test_tasks_of_slurm_meet_on_the_first_node_of_the_step(nodes, first):
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        (["MASTER_ADDR"], "rank 1 of 4, .* MASTER_ADDR is not set"),
-        (["MASTER_PORT"], "MASTER_PORT is not set"),
-        (["MASTER_ADDR", "MASTER_PORT"], "MASTER_ADDR and MASTER_PORT is not set"),
+        (["MASTER_ADDR"], "RANK=1 and WORLD_SIZE=4 are set, but MASTER_ADDR is not"),
+        (["MASTER_PORT"], "MASTER_PORT is not"),
+        (["MASTER_ADDR", "MASTER_PORT"], "MASTER_ADDR and MASTER_PORT is not"),
     ],
 )
 def test_a_place_that_is_half_given_is_refused_and_not_taken_for_none(missing, words):
