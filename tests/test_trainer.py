@@ -919,7 +919,9 @@ def test_something_that_is_no_engine_is_refused():
 
 
 def test_a_wrong_period_is_refused():
-    with pytest.raises(ValueError, match=r"'500st' \(steps\), '3ep' \(epochs\) or '10min', got '3 days'"):
+    with pytest.raises(
+        ValueError, match=r"'500st' \(steps\), '3ep' \(epochs\) or '10min', got '3 days'"
+    ):
         trainer().fit(batches(), batches(), epochs=1, validate_every="3 days")
 
 
