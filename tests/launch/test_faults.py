@@ -20,9 +20,9 @@ def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_b
 ):
     code, err = train(*LOCAL, "--max-restarts", len(FAULTS), faults=FAULTS)
     assert code == 0, err
-    assert [line for line in err.splitlines() if "starting again" in line] == [
-        f"rank {fault['rank']} was killed by SIGKILL; the other ranks were ended; "
-        f"starting again (restart {number} of {len(FAULTS)})"
+    assert [line for line in err.splitlines() if "restarting" in line] == [
+        f"rank {fault['rank']} was killed by SIGKILL; the other ranks were stopped; "
+        f"restarting ({number} of {len(FAULTS)})"
         for number, fault in enumerate(FAULTS, 1)
     ]
     assert result(tmp_path / "runs" / "frail") == preserve_rng
@@ -34,11 +34,11 @@ def test_restarts_that_are_used_up_end_with_137_and_say_so(train, tmp_path):
     code, err = train(*LOCAL, "--max-restarts", 1, faults=[fault])
     assert since_the_fault(tmp_path) < 4
     assert code == 128 + signal.SIGKILL
-    said = "rank 1 was killed by SIGKILL; the other ranks were ended"
+    said = "rank 1 was killed by SIGKILL; the other ranks were stopped"
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "rank" in line] == [
-        f"{said}; starting again (restart 1 of 1)",
-        f"stoker: {said}; 1 of 1 restarts are used up",
+        f"{said}; restarting (1 of 1)",
+        f"stoker: {said}; all restarts used (1 of 1)",
     ]
     assert alive(tmp_path) == []
 
@@ -51,7 +51,7 @@ def test_a_hook_that_raises_on_one_rank_ends_all_in_time_with_its_traceback_on_t
     lines = err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert err.count("Traceback") == err.count("ValueError: no such thing as this step") == 1
-    assert lines[-1] == "stoker: rank 1 failed with ValueError; the other ranks were ended"
+    assert lines[-1] == "stoker: rank 1 failed with ValueError; the other ranks were stopped"
     assert alive(tmp_path) == []
 
 
@@ -63,7 +63,7 @@ def test_a_rank_that_is_stuck_in_its_data_is_found_and_shown(train, tmp_path):
     assert lines[0].startswith("error: rank 1 has made no progress for 3 s: it is fetching data af")
     assert "in __getitem__" in err
     assert "rank 0" not in err
-    assert lines[-1] == "stoker: rank 1 left with exit code 75; the other ranks were ended"
+    assert lines[-1] == "stoker: rank 1 exited with code 75; the other ranks were stopped"
     assert alive(tmp_path) == []
 
 

@@ -20,7 +20,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits_and_ray_has_
     assert code == 1
     assert err.count("ValueError: no such thing as this step") == err.count("Traceback") == 1
     assert err.splitlines()[-1] == (
-        "stoker: rank 1 failed with ValueError; 1 of 1 restarts are used up"
+        "stoker: rank 1 failed with ValueError; all restarts used (1 of 1)"
     )
     code, err = train(*RAY, "--max-restarts", 2, faults=[IN_ALL_REDUCE, IN_A_SAVE])
     assert code == 0, err

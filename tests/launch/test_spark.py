@@ -8,8 +8,8 @@ import pytest
 
 from launch.test_local import wait_until_all_have_ended
 from stoker import RankFailed, launch
-from stoker.launch.rank import Report, report_of
-from stoker.launch.spark import _Reports, tell
+from stoker.launch.launchers.spark import _ResultServer, send_result
+from stoker.launch.rank import RankResult, result_of
 from support.launch import jobs
 from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 
@@ -21,16 +21,16 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, prese
     """The first command uses its restarts up, the second one goes on from where it came."""
     code, err = train(*SPARK, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
     assert code == 1
-    assert "rank 1 died; starting again (restart 1 of 1)\n" in err
+    assert "rank 1 died; restarting (1 of 1)\n" in err
     assert err.count("ValueError: no such thing as this step") == 1
     assert err.splitlines()[-1] == (
-        "stoker: rank 1 failed with ValueError; 1 of 1 restarts are used up"
+        "stoker: rank 1 failed with ValueError; all restarts used (1 of 1)"
     )
     code, err = train(*SPARK, "--max-restarts", 2, faults=[IN_ALL_REDUCE, IN_A_SAVE])
     assert code == 0, err
-    assert [line for line in err.splitlines() if "starting again" in line] == [
-        "rank 1 died; starting again (restart 1 of 2)",
-        "rank 0 died; starting again (restart 2 of 2)",
+    assert [line for line in err.splitlines() if "restarting" in line] == [
+        "rank 1 died; restarting (1 of 2)",
+        "rank 0 died; restarting (2 of 2)",
     ]
     assert result(tmp_path / "runs" / "frail") == preserve_rng
     wait_until_all_have_ended(tmp_path)
@@ -46,8 +46,8 @@ def test_bad_input_is_said_once_and_not_tried_again(tmp_path, capfd):
     wait_until_all_have_ended(tmp_path)
 
 
-def report(when: float, error: Exception) -> Report:
-    return replace(report_of(error), when=when)
+def result_at(when: float, error: Exception) -> RankResult:
+    return replace(result_of(error), time=when)
 
 
 def lost() -> Exception:
@@ -58,24 +58,30 @@ def lost() -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("sent", "message"),
     [
-        ({1: report(2.0, ValueError())}, "rank 1 failed with ValueError"),
-        ({0: report(3.0, KeyError()), 1: report(2.0, ValueError())}, "rank 1 failed with ValueErr"),
-        ({0: report(1.0, lost())}, "rank 1 died"),
-        ({0: report(1.0, lost()), 1: report(2.0, ValueError())}, "rank 1 failed with ValueError"),
+        ({1: result_at(2.0, ValueError())}, "rank 1 failed with ValueError"),
+        (
+            {0: result_at(3.0, KeyError()), 1: result_at(2.0, ValueError())},
+            "rank 1 failed with ValueErr",
+        ),
+        ({0: result_at(1.0, lost())}, "rank 1 died"),
+        (
+            {0: result_at(1.0, lost()), 1: result_at(2.0, ValueError())},
+            "rank 1 failed with ValueError",
+        ),
         ({}, "rank 0 died"),
     ],
 )
-def test_the_first_failure_is_told_from_those_that_follow(told, words, monkeypatch):
-    with _Reports() as reports:
-        for rank, failure in told.items():
+def test_the_first_failure_is_told_from_those_that_follow(sent, message, monkeypatch):
+    with _ResultServer() as results:
+        for rank, failure in sent.items():
             monkeypatch.setenv("RANK", str(rank))
-            tell(failure, ("127.0.0.1", reports.port), reports.key)
+            send_result(failure, ("127.0.0.1", results.port), results.key)
         deadline = time.monotonic() + 10
-        while len(reports._found) < len(told) and time.monotonic() < deadline:
+        while len(results._found) < len(sent) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert reports.told(2)[0].startswith(words)
+        assert results.first_failure(2)[0].startswith(message)
 
 
 def test_without_pyspark_the_message_says_what_to_install(monkeypatch):
@@ -86,9 +92,9 @@ def test_without_pyspark_the_message_says_what_to_install(monkeypatch):
 
 
 def test_without_java_the_message_says_what_is_missing(monkeypatch):
-    from stoker.launch import spark
+    from stoker.launch.launchers import spark
 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ImportError, match="Spark needs a Java runtime, 17 or newer"):
-        spark._find_java()
+        spark._check_java()

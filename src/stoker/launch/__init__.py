@@ -1,116 +1,102 @@
-"""Starting the processes of a job: on this machine, on Ray or on Spark.
+"""Start the processes of a job: on this machine, on Ray, on Spark, or through your own launcher.
 
-Under torchrun and Slurm they are started already: `stoker.core.dist.connect` reads the environment.
-Nothing here knows about training: one function runs in every process.
+Nothing here knows about training: a launcher runs one function in every process. See
+`stoker.launch.launchers` for how a launcher is found and how to add one.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from stoker.core.errors import RankFailed, did_you_mean
-from stoker.launch.processes import warm_up
+from stoker.core.errors import RankFailed
+from stoker.launch import launchers
 
-__all__ = ["RankFailed", "run"]
+__all__ = ["RankFailed", "accepted_options", "run"]
+
+_HINTS = {"nproc": "workers", "workers": "nproc"}
 
 
 def run(
     fn: Callable[..., Any],
     *args: Any,
-    nproc: int = 1,
-    on: Literal["ray", "spark"] | None = None,
+    on: str | None = None,
+    nproc: int | None = None,
     workers: int | None = None,
     address: str | None = None,
     storage: str | None = None,
-    max_restarts: int = 0,
+    max_restarts: int | None = None,
     dead_after: float | None = None,
     grace: float | None = None,
 ) -> Any:
-    """Call ``fn(*args)`` in several processes, each of which knows its rank; what rank 0 returned.
+    """Call ``fn(*args)`` in several processes, each of which knows its rank; return rank 0's value.
 
     >>> def train(rate):
-    ...     trainer = Trainer(Engine(…))          # an Engine joins the others by itself
+    ...     trainer = Trainer(Engine(…))          # an Engine connects to the other ranks
     ...     return trainer.fit(loader, epochs=3)[-1]
     >>> launch.run(train, 0.1, nproc=4)
     >>> launch.run(train, 0.1, on="ray", workers=8)
 
-    A process that raises, is killed or leaves with an exit code ends the job. Its error is printed
-    first and once. With ``max_restarts`` the function is then called again, in new processes; a
-    `Trainer` with a run folder goes on from its newest checkpoint.
+    A process that raises, is killed or exits with a code other than 0 ends the job. Its error is
+    printed first and once. With ``max_restarts`` the function is called again in new processes; a
+    `Trainer` with a run folder then resumes from its newest checkpoint.
+
+    Each launcher accepts some of the options below and rejects the others.
 
     Args:
-        fn: a function at the top of a module; with cloudpickle any function.
-        args: what it is called with.
-        nproc: how many processes on this machine.
-        on: "ray" or "spark", to run on a cluster instead.
-        workers: how many processes there.
-        address: the cluster: of Ray what ``ray start`` printed, of Spark its master. Without it
-            that of the environment or of the session in progress, else one on this machine.
-        storage: for Ray: a folder that all machines can reach, for what it keeps of the run.
-        max_restarts: how often a job that failed is started again.
-        dead_after: on this machine: seconds in which the whole job has ended after the death of
-            one process; 10 when not given.
-        grace: on this machine: seconds that processes have to save and leave in after SIGTERM;
-            30 when not given.
+        fn: a function at the top level of a module; with cloudpickle installed, any function.
+        args: its arguments.
+        on: the launcher: "local" (default), "env" for a process that torchrun or Slurm has
+            started, "ray", "spark", or one that an installed package registers.
+        nproc: number of processes on this machine ("local"). Default: 1.
+        workers: number of processes on the cluster ("ray", "spark"). Default: 1.
+        address: the cluster: the address that ``ray start`` printed, or the Spark master. Default:
+            from the environment or the active session, else a new instance on this machine.
+        storage: a folder that all machines can reach, for the files of Ray Train ("ray").
+        max_restarts: how often a failed job is restarted. Default: 0.
+        dead_after: seconds within which the job ends after one process died ("local").
+            Default: 10.
+        grace: seconds allowed for the final checkpoint after SIGTERM ("local"). Default: 30.
 
     Raises:
-        RankFailed: a process failed, and there are no restarts left.
+        RankFailed: a process failed and no restarts are left.
+        ValueError: an unknown launcher, or an option that is invalid or not accepted by it.
     """
-    _check(nproc, on, workers, address, storage, max_restarts, dead_after, grace)
-    if on is None:
-        warm_up()
-        from stoker.launch.local import run_here
-
-        return run_here(
-            fn,
-            args,
-            nproc=nproc,
-            max_restarts=max_restarts,
-            dead_after=10.0 if dead_after is None else dead_after,
-            grace=30.0 if grace is None else grace,
-        )
-    if on == "ray":
-        from stoker.launch.ray import run_on_ray
-
-        return run_on_ray(fn, args, workers or 1, address, storage, max_restarts)
-    from stoker.launch.spark import run_on_spark
-
-    return run_on_spark(fn, args, workers or 1, address, max_restarts)
-
-
-def _check(
-    nproc: int,
-    on: str | None,
-    workers: int | None,
-    address: str | None,
-    storage: str | None,
-    max_restarts: int,
-    dead_after: float | None,
-    grace: float | None,
-) -> None:
-    near = did_you_mean(str(on), ("ray", "spark"))
-    if on not in (None, "ray", "spark"):
-        raise ValueError(f"on is 'ray' or 'spark', got {on!r}{near}")
-    for name, value, least in (
-        ("nproc", nproc, 1),
-        ("workers", workers, 1),
-        ("max_restarts", max_restarts, 0),
-    ):
-        if value is not None and value < least:
-            raise ValueError(f"{name} is a whole number from {least}, got {value}")
-    _check_seconds("dead_after", dead_after, on)
-    _check_seconds("grace", grace, on)
-    if on is None:
-        for name, given in (("workers", workers), ("address", address), ("storage", storage)):
-            if given is not None:
-                raise ValueError(f"{name} is about a cluster: say with it whether on ray or spark")
-    elif nproc != 1:
-        raise ValueError(f"nproc is about this machine: on {on} give workers={nproc}")
-    elif on == "spark" and storage is not None:
-        raise ValueError("storage is about Ray; Spark keeps nothing of a run")
+    given: dict[str, Any] = {
+        "nproc": nproc,
+        "workers": workers,
+        "address": address,
+        "storage": storage,
+        "max_restarts": max_restarts,
+        "dead_after": dead_after,
+        "grace": grace,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    launch = launchers.get(on or launchers.DEFAULT)
+    _check_accepted(options, on or launchers.DEFAULT)
+    for name, least in (("nproc", 1), ("workers", 1), ("max_restarts", 0)):
+        if name in options and options[name] < least:
+            raise ValueError(f"{name} must be at least {least}, got {options[name]}")
+    for name in ("dead_after", "grace"):
+        if name in options and options[name] <= 0:
+            raise ValueError(f"{name} must be a positive number of seconds, got {options[name]}")
+    return launch(fn, args, **options)
 
 
-def _check_seconds(name: str, seconds: float | None, on: str | None) -> None:
-    if seconds is not None and seconds <= 0:
-        raise ValueError(f"{name} is a number of seconds above 0, got {seconds}")
-    if seconds is not None and on is not None:
-        raise ValueError(f"{name} is about processes on this machine: {on} decides it itself")
+def accepted_options(on: str | None = None) -> tuple[str, ...]:
+    """Return the options of `run` that a launcher accepts.
+
+    Raises:
+        ValueError: the launcher does not exist.
+    """
+    return launchers.options_of(launchers.get(on or launchers.DEFAULT))
+
+
+def _check_accepted(options: dict[str, Any], on: str) -> None:
+    accepted = accepted_options(on)
+    for name, value in options.items():
+        if name not in accepted:
+            instead = _HINTS.get(name, "")
+            hint = f": pass {instead}={value}" if instead in accepted else ""
+            raise ValueError(
+                f"{name} is not an option of the {on!r} launcher "
+                f"(it accepts {', '.join(accepted) or 'none'}){hint}"
+            )

@@ -1,4 +1,4 @@
-"""The processes of one attempt at a job: started together, watched, and ended for certain."""
+"""The rank processes of one attempt: start, poll, signal and kill them together."""
 
 import os
 import pickle
@@ -14,17 +14,17 @@ from multiprocessing.forkserver import ensure_running
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from stoker.launch.rank import FORWARDED, Report, main
+from stoker.launch.rank import FORWARDED, RankResult, main
 
 _CONTEXT = get_context("forkserver")
 
 
 @contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """What is started within it holds signals back: the server always, ranks until they are ready.
+def _signals_blocked() -> Iterator[None]:
+    """Start processes with signals blocked: the fork server for good, ranks until they are ready.
 
-    So a signal to the whole process group, from a terminal or a job scheduler, leaves the server
-    alone.
+    A signal that a terminal or a job scheduler sends to the process group does not reach the
+    server.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
@@ -33,136 +33,137 @@ def _signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def warm_up() -> None:
-    """Start the process that ranks are forked from; it imports torch while the caller goes on."""
+def start_forkserver() -> None:
+    """Start the process that ranks are forked from; it imports torch in the background."""
     _CONTEXT.set_forkserver_preload(["torch.distributed"])
-    resource_tracker.ensure_running()  # which lets signals through again where it starts
-    with _signals_held_back():
+    resource_tracker.ensure_running()  # it unblocks signals when it starts
+    with _signals_blocked():
         ensure_running()
 
 
 class _Streams:
-    """The standard output and error of this process, which a rank has for its own."""
+    """Pickles to a call that connects a rank to this process's standard output and error."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _take_over, (DupFd(1), DupFd(2))
+        return _redirect, (DupFd(1), DupFd(2))
 
 
-def _take_over(out: Any, err: Any) -> None:
+def _redirect(out: Any, err: Any) -> None:
     os.dup2(out.detach(), 1)
     os.dup2(err.detach(), 2)
 
 
 @dataclass(frozen=True)
-class End:
-    """How one process ended. It reported so, unless it was killed or left in the middle."""
+class ExitStatus:
+    """How one process exited. ``result`` is None if it was killed before it could send one."""
 
     rank: int
     code: int
-    """The exit code; of a process that a signal killed, that number below zero."""
-    report: Report | None
+    """The exit code, or the negative signal number of a killed process."""
+    result: RankResult | None
 
     @property
-    def asked_for(self) -> bool:
-        """Whether it ended as it does when a signal asks for it."""
+    def by_signal(self) -> bool:
+        """Whether it exited because of a forwarded signal."""
         return self.code in {128 + n for n in FORWARDED} | {-n for n in FORWARDED}
 
     @property
-    def words(self) -> str:
-        """The end in a few words."""
+    def summary(self) -> str:
+        """The rank and how it exited."""
         if self.code < 0:
             return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
-        if self.report is not None and self.report.error:
-            return f"rank {self.rank} failed with {self.report.error}"
-        return f"rank {self.rank} left with exit code {self.code}"
+        result = self.result or RankResult(0.0, self.code)
+        return result.summary(self.rank)
 
     @property
     def exit_code(self) -> int:
-        """The exit code as a shell has it."""
+        """The exit code as a shell reports it."""
         return 128 - self.code if self.code < 0 else self.code
 
 
 class Processes:
     """One process per rank.
 
-    They are forked from a server that has imported torch and done nothing else: it takes its time
-    once, and restarts are quick. Each leads a process group of its own, so that what it starts
-    ends with it, and Ctrl-C in a terminal reaches it only through the launcher.
+    Ranks are forked from a server that has imported torch, so that the import happens once and
+    restarts are quick. Each rank leads its own process group: its children end with it, and Ctrl-C
+    in a terminal reaches it only through the launcher.
     """
 
     def __init__(self, job: bytes, environments: Sequence[dict[str, str]]) -> None:
-        self.ends: dict[int, End] = {}
-        self._reports: dict[int, Report] = {}
+        self.exited: dict[int, ExitStatus] = {}
+        self._results: dict[int, RankResult] = {}
         self._pipes: list[Connection] = []
         self._started: list[ForkServerProcess] = []
-        with _signals_held_back():
+        with _signals_blocked():
             for environment in environments:
-                ours, theirs = _CONTEXT.Pipe(duplex=False)
-                args = (theirs, job, environment, _Streams())
+                receiver, sender = _CONTEXT.Pipe(duplex=False)
+                args = (sender, job, environment, _Streams())
                 process = _CONTEXT.Process(target=main, args=args)
                 process.start()
-                theirs.close()
-                self._pipes.append(ours)
+                sender.close()
+                self._pipes.append(receiver)
                 self._started.append(process)
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process of each rank."""
+        """The process id of each rank."""
         return {rank: process.pid or 0 for rank, process in enumerate(self._started)}
 
-    def look(self) -> None:
-        """Take notice of the processes that have ended."""
+    def poll(self) -> None:
+        """Record the processes that have exited."""
         for rank, (process, pipe) in enumerate(zip(self._started, self._pipes, strict=True)):
-            if rank in self.ends:
+            if rank in self.exited:
                 continue
-            code = process.exitcode  # before its report is looked for, which it sends before
+            code = process.exitcode  # read first: a process sends its result before it exits
             with suppress(EOFError, OSError):
-                if rank not in self._reports and pipe.poll():
-                    self._reports[rank] = pickle.loads(pipe.recv_bytes())
+                if rank not in self._results and pipe.poll():
+                    self._results[rank] = pickle.loads(pipe.recv_bytes())
             if code is not None:
-                self.ends[rank] = End(rank, code, self._reports.get(rank))
+                self.exited[rank] = ExitStatus(rank, code, self._results.get(rank))
 
     @property
-    def all_ended(self) -> bool:
-        """Whether no process is left."""
-        return len(self.ends) == len(self._started)
+    def all_exited(self) -> bool:
+        """Whether no process is running."""
+        return len(self.exited) == len(self._started)
 
-    def first_failure(self) -> End | None:
-        """The process whose end is the cause of the others' ends.
+    def first_failure(self) -> ExitStatus | None:
+        """Return the failure that caused the others, or None.
 
-        When one dies, the others fail soon after, for want of it. A process that did not come to
-        report its end was first, unless it gave up by itself (SIGABRT), as some do for want of
-        others; of those that reported, the earliest.
+        When one rank dies, the others fail soon after because they lost it. A process without a
+        result failed first, unless it aborted (SIGABRT), as gloo does when it loses a peer. Among
+        those with a result, the earliest failed first.
         """
 
-        def order(end: End) -> tuple[bool, bool, float]:
-            when = end.report.when if end.report is not None else 0.0
-            return end.code == -signal.SIGABRT, end.report is not None, when
+        def order(status: ExitStatus) -> tuple[bool, bool, float]:
+            result = status.result
+            time = 0.0 if result is None else result.time
+            return status.code == -signal.SIGABRT, result is not None, time
 
-        return min((end for end in self.ends.values() if end.code != 0), key=order, default=None)
+        failed = (status for status in self.exited.values() if status.code != 0)
+        return min(failed, key=order, default=None)
 
     def signal(self, number: int) -> None:
-        """Send a signal to those that run."""
+        """Send a signal to the running processes."""
         for rank, process in enumerate(self._started):
-            if rank not in self.ends and process.pid is not None:
+            if rank not in self.exited and process.pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until all have ended."""
+        """Wait until all processes have exited, but at most ``seconds``."""
         deadline = time.monotonic() + seconds
-        self.look()
-        while not self.all_ended and time.monotonic() < deadline:
+        self.poll()
+        while not self.all_exited and time.monotonic() < deadline:
             time.sleep(0.02)
-            self.look()
+            self.poll()
 
     def kill(self) -> None:
-        """End those that run, at once, and whatever any of them has started."""
+        """Kill the running processes and their children."""
         for process in self._started:
             if process.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)  # one that has no group yet
+        self.signal(signal.SIGKILL)  # a process that does not lead its group yet
         for process, pipe in zip(self._started, self._pipes, strict=True):
             process.join()
             pipe.close()

@@ -1,4 +1,4 @@
-"""What every process of a job runs: one function, whose end is reported to the launcher."""
+"""The main function of a rank: run the job and send its result to the launcher."""
 
 import atexit
 import multiprocessing
@@ -19,30 +19,35 @@ from typing import Any
 from stoker.core.errors import RankFailed
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""What a launcher passes on to its processes; they hold it back until they can mind it."""
+"""The signals that a launcher forwards. Ranks block them until they can handle them."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """How the function ended: by returning, by an error, or by leaving with an exit code."""
+class RankResult:
+    """How the function ended: with a value, an error or an exit code."""
 
-    when: float
-    """Seconds on the clock on the wall, which all processes share."""
+    time: float
+    """Wall-clock time, which is comparable between processes."""
     code: int = 0
     value: Any = None
     error: str = ""
-    """The type of the error; empty where there was none."""
+    """The type of the error; empty if there was none."""
     text: str = ""
-    """What a person is to read: the traceback."""
-    follows: bool = False
-    """Whether it failed only because another process did not answer."""
+    """The message to print, usually a traceback."""
+    secondary: bool = False
+    """Whether it failed only because it lost another process."""
+
+    def summary(self, rank: int) -> str:
+        """Return one line about the failure of ``rank``."""
+        how = f"failed with {self.error}" if self.error else f"exited with code {self.code}"
+        return f"rank {rank} {how}"
 
 
-def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function and its arguments as bytes for another process.
+def serialize(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Pickle the function and its arguments for another process.
 
     Raises:
-        ValueError: they cannot be sent; in words.
+        ValueError: they cannot be pickled; the message says why and what to do.
     """
     main = import_module("__main__")
     by_name = getattr(fn, "__module__", "") != "__main__" or hasattr(main, "__file__")
@@ -52,119 +57,119 @@ def packed(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         reason = str(error)
     else:
-        reason = "it was typed in, and stands in no file"
+        reason = "it was defined interactively, not in a file"
     name = getattr(fn, "__qualname__", repr(fn))
     try:
         import cloudpickle
 
         return bytes(cloudpickle.dumps((fn, args)))
     except ImportError:
-        hint = "define it at the top of a module, or pip install cloudpickle"
+        hint = "define it at the top level of a module, or pip install cloudpickle"
     except Exception as error:
-        reason, hint = str(error), "give it plain values, and let it make the rest itself"
+        reason, hint = str(error), "pass plain values and create the rest inside the function"
     raise ValueError(f"{name} cannot be sent to another process ({reason}): {hint}")
 
 
 class ImportPath:
-    """Where this process looks for modules; the process that unpickles it looks there, too.
+    """Unpickling it adds this process's ``sys.path`` to that of the other process.
 
-    It goes before what is to be found that way: workers of a cluster that share this machine, or
-    its files, find what lies beside the user's script.
+    Send it before the function, so that workers that share this machine or its files can import
+    the modules next to the user's script.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str]]]:
-        return _look_in_too, ([os.path.abspath(entry) for entry in sys.path],)
+        return _extend_path, ([os.path.abspath(entry) for entry in sys.path],)
 
 
-def _look_in_too(path: list[str]) -> ImportPath:
+def _extend_path(path: list[str]) -> ImportPath:
     sys.path += [entry for entry in path if entry not in sys.path]
     return ImportPath()
 
 
 def main(pipe: Connection, job: bytes, environment: dict[str, str], _: object) -> None:
-    """Run the function in this process, report how it ended, and leave with its exit code."""
-    os.setpgid(0, 0)  # so that the launcher can end it together with what it has started
+    """Run the function in this process, send its result and exit with its exit code."""
+    os.setpgid(0, 0)  # so that the launcher can kill it together with its children
     os.environ.clear()
     os.environ.update(environment)
-    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
-    report = _reported(job)
+    threading.Thread(target=_exit_with_launcher, daemon=True).start()
+    result = _run_job(job)
     try:
-        message = pickle.dumps(report)
+        message = pickle.dumps(result)
     except Exception as error:
-        kind = type(report.value).__name__
-        text = f"the function returned a {kind}, which cannot be sent back: {error}"
-        report = Report(report.when, 1, error=type(error).__name__, text=text)
-        message = pickle.dumps(report)
+        kind = type(result.value).__name__
+        text = f"the function returned a {kind}, which cannot be pickled: {error}"
+        result = RankResult(result.time, 1, error=type(error).__name__, text=text)
+        message = pickle.dumps(result)
     with suppress(BrokenPipeError):
         pipe.send_bytes(message)
-    atexit._run_exitfuncs()  # a forked process leaves without them
-    raise SystemExit(report.code)
+    atexit._run_exitfuncs()  # a forked process skips them
+    raise SystemExit(result.code)
 
 
-def called(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call the function in a process of a cluster; an error carries its report with it.
+def call_on_cluster(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call the function in a worker of a cluster; attach a `RankResult` to any error.
 
-    There a process must not leave: what asks for it is an error, unless the exit code is 0.
+    A worker must not exit: ``SystemExit`` becomes an error unless its code is 0.
     """
     try:
         return fn(*args)
     except BaseException as error:
-        report = report_of(error)
+        result = result_of(error)
         if isinstance(error, SystemExit):
-            if report.code == 0:
+            if result.code == 0:
                 return None
-            error = RankFailed(report.text or f"left with exit code {report.code}", report.code)
-        setattr(error, REPORT, report)
+            error = RankFailed(result.text or f"exited with code {result.code}", result.code)
+        setattr(error, RESULT_ATTRIBUTE, result)
         raise error from None
 
 
-REPORT = "stoker_report"
-"""The attribute of an error that holds how it is told."""
+RESULT_ATTRIBUTE = "stoker_result"
+"""The attribute of an error that holds its `RankResult`."""
 
 
-def _end_with_the_launcher() -> None:
+def _exit_with_launcher() -> None:
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
     os.killpg(0, signal.SIGKILL)
 
 
-def _reported(job: bytes) -> Report:
+def _run_job(job: bytes) -> RankResult:
     try:
         import torch
 
         if "OMP_NUM_THREADS" not in os.environ:
-            share = torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])
-            torch.set_num_threads(max(1, share))
+            threads = torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])
+            torch.set_num_threads(max(1, threads))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         fn, args = pickle.loads(job)
-        return Report(time.time(), value=fn(*args))
+        return RankResult(time.time(), value=fn(*args))
     except BaseException as error:
-        return report_of(error)
+        return result_of(error)
 
 
-def report_of(error: BaseException) -> Report:
-    """How an error is told: one with an ``exit_code`` in its own words, others by a traceback."""
-    when, name = time.time(), type(error).__name__
+def result_of(error: BaseException) -> RankResult:
+    """Return the result for an error: its message if it has an ``exit_code``, else a traceback."""
+    now, name = time.time(), type(error).__name__
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
-            return Report(when, error.code or 0)
-        return Report(when, 1, error=name, text=str(error.code))
+            return RankResult(now, error.code or 0)
+        return RankResult(now, 1, error=name, text=str(error.code))
     code = getattr(error, "exit_code", None)
     if code is not None:
-        return Report(when, code, error=name, text=f"{error}")
+        return RankResult(now, code, error=name, text=f"{error}")
     if isinstance(error, KeyboardInterrupt):
-        return Report(when, 128 + signal.SIGINT, error=name)
+        return RankResult(now, 128 + signal.SIGINT, error=name)
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return Report(when, 1, error=name, text=text, follows=_is_for_want_of_another(error))
+    return RankResult(now, 1, error=name, text=text, secondary=_lost_peer(error))
 
 
-def _is_for_want_of_another(error: BaseException | None) -> bool:
+def _lost_peer(error: BaseException | None) -> bool:
     from torch.distributed import DistError
 
     while error is not None:
-        if isinstance(error, DistError) or "peer" in str(error):  # gloo has no type of its own
+        if isinstance(error, DistError) or "peer" in str(error):  # gloo raises a plain RuntimeError
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,4 +1,4 @@
-"""The processes of a job on Ray, through Ray Train."""
+"""Processes on Ray, through Ray Train."""
 
 import os
 import sys
@@ -9,32 +9,32 @@ from importlib import import_module
 from typing import Any
 
 from stoker.core.errors import RankFailed
-from stoker.launch.rank import REPORT, ImportPath, Report, called
-
-os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+from stoker.launch.rank import RESULT_ATTRIBUTE, ImportPath, RankResult, call_on_cluster
 
 
-def run_on_ray(
+def launch(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    workers: int,
-    address: str | None,
-    storage: str | None,
-    max_restarts: int,
+    *,
+    workers: int = 1,
+    address: str | None = None,
+    storage: str | None = None,
+    max_restarts: int = 0,
 ) -> Any:
-    """Run the function in workers of Ray Train; what rank 0 returned."""
+    """Run the function in workers of Ray Train and return the value of rank 0."""
+    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     try:
         ray: Any = import_module("ray")
         torch: Any = import_module("ray.train.torch")
     except ImportError as error:
         raise ImportError(
-            f"to run on Ray, Ray Train is needed ({error}): pip install 'stoker[ray]'"
+            f"the 'ray' launcher needs Ray Train ({error}): pip install 'stoker[ray]'"
         ) from error
 
     with _cluster(ray, address, workers):
         gpus = ray.cluster_resources().get("GPU", 0) >= workers
         trainer = torch.TorchTrainer(
-            partial(_work, ImportPath(), fn, args),
+            partial(_run_worker, ImportPath(), fn, args),
             torch_config=torch.TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if gpus else "gloo"  # cuda: untested here
             ),
@@ -51,17 +51,16 @@ def run_on_ray(
             failures = getattr(error, "worker_failures", {})
             if not failures:
                 raise
-            raise _told(failures, max_restarts) from None
+            raise _first_failure(failures, max_restarts) from None
 
 
-def _work(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What runs in each worker."""
-    return called(fn, args)
+def _run_worker(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return call_on_cluster(fn, args)
 
 
 @contextmanager
 def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
-    """A connection to the cluster that was named, or to one of its own on this machine."""
+    """Connect to the cluster at ``address``, or run one on this machine inside the block."""
     if ray.is_initialized():
         yield
         return
@@ -71,8 +70,8 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
     else:
         if " " in sys.executable:
             raise ValueError(
-                f"Ray starts workers through a shell, which takes a blank in '{sys.executable}' "
-                "for an end: make the environment in a folder without one, or use nproc="
+                f"Ray cannot start workers with '{sys.executable}', because the path contains a "
+                "space: create the environment in a folder without spaces, or use nproc="
             )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
@@ -88,28 +87,23 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
         ray.shutdown()
 
 
-def _told(failures: Mapping[int, BaseException], max_restarts: int) -> RankFailed:
-    """The error of the worker that failed first, printed once: one that died, else the earliest."""
+def _first_failure(failures: Mapping[int, BaseException], max_restarts: int) -> RankFailed:
+    """Print the error of the worker that failed first: one that died, else the earliest."""
 
-    def report(failure: BaseException) -> Report | None:
-        found = getattr(getattr(failure, "_base_exc", failure), REPORT, None)
-        return found if isinstance(found, Report) else None
+    def result_in(failure: BaseException) -> RankResult | None:
+        found = getattr(getattr(failure, "_base_exc", failure), RESULT_ATTRIBUTE, None)
+        return found if isinstance(found, RankResult) else None
 
-    def when(item: tuple[int, BaseException]) -> float:
-        found = report(item[1])
-        return found.when if found is not None else 0.0
+    def time(item: tuple[int, BaseException]) -> float:
+        result = result_in(item[1])
+        return result.time if result is not None else 0.0
 
-    rank, failure = min(failures.items(), key=when)
-    found = report(failure)
-    if found is None:
-        found = Report(0.0, 1, text=str(failure))
-        words = f"rank {rank} died"
-    elif found.error:
-        words = f"rank {rank} failed with {found.error}"
-    else:
-        words = f"rank {rank} left with exit code {found.code}"
-    if found.text:
-        print(found.text, file=sys.stderr, flush=True)
+    rank, failure = min(failures.items(), key=time)
+    result = result_in(failure)
+    summary = f"rank {rank} died" if result is None else result.summary(rank)
+    text = str(failure) if result is None else result.text
+    if text:
+        print(text, file=sys.stderr, flush=True)
     if max_restarts:
-        words += f"; {max_restarts} of {max_restarts} restarts are used up"
-    return RankFailed(words, found.code)
+        summary += f"; all restarts used ({max_restarts} of {max_restarts})"
+    return RankFailed(summary, 1 if result is None else result.code)

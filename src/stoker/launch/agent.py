@@ -1,4 +1,4 @@
-"""The processes of a job on this machine, under torch's elastic agent."""
+"""The elastic agent of the local launcher: start ranks, watch them, restart or end them."""
 
 import os
 import signal
@@ -23,15 +23,15 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from stoker.core.errors import Preempted, RankFailed
-from stoker.launch.processes import End, Processes
-from stoker.launch.rank import FORWARDED, packed
+from stoker.launch.processes import ExitStatus, Processes
+from stoker.launch.rank import FORWARDED, serialize
 
-_HERE = "127.0.0.1"
-_SETTLE = 0.3  # seconds in which the processes that fail for want of a dead one do so, too
-_REFUSED = 2  # the exit code of bad input, which does not get better
+_LOCALHOST = "127.0.0.1"
+_SETTLE = 0.3  # seconds for ranks that fail because another one died to do so
+_USAGE = 2  # exit code of invalid input: a restart would fail again
 
 
-def run_here(
+def run_agent(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     *,
@@ -40,78 +40,77 @@ def run_here(
     dead_after: float,
     grace: float,
 ) -> Any:
-    """Run the function in ``nproc`` processes of this machine; what rank 0 returned."""
-    agent = Agent(packed(fn, args), nproc, max_restarts, dead_after=dead_after, grace=grace)
-    with _listening(agent.on_signal):
+    """Run the function in ``nproc`` processes of this machine and return the value of rank 0."""
+    agent = Agent(serialize(fn, args), nproc, max_restarts, dead_after=dead_after, grace=grace)
+    with _signals_to(agent.on_signal):
         try:
             agent.run()
         finally:
-            agent.leave()
+            agent.close()
     if agent.failure is not None:
-        raise RankFailed(agent.verdict, agent.failure.exit_code)
-    asked = agent.processes.first_failure()
-    if asked is not None and asked.exit_code == 128 + signal.SIGINT:
+        raise RankFailed(agent.failure_text, agent.failure.exit_code)
+    stopped = agent.processes.first_failure()
+    if stopped is not None and stopped.exit_code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
-    if asked is not None or not agent.processes.all_ended:
+    if stopped is not None or not agent.processes.all_exited:
         raise Preempted
-    report = agent.processes.ends[0].report
-    return report.value if report is not None else None
+    result = agent.processes.exited[0].result
+    return result.value if result is not None else None
 
 
 class Agent(SimpleElasticAgent):
-    """Torch's agent finds the ranks a place to meet and starts them again; this is what is ours.
+    """Torch's elastic agent with our own processes.
 
-    How processes are started, how the first failure is told from those that follow, and how all
-    are ended in bounded time.
+    Torch provides the rendezvous and the restarts. This class starts the processes, tells the
+    first failure from those that it caused, and ends all processes in bounded time.
 
     Args:
-        job: what each process runs, see `stoker.launch.rank.packed`.
-        nproc: how many.
-        max_restarts: how often a job that failed is started again.
-        dead_after: seconds in which the job has ended after the death of a process. For half of it
-            the others may leave by themselves.
-        grace: seconds that the processes have to save and leave in when they are asked to.
+        job: the serialized function, see `stoker.launch.rank.serialize`.
+        nproc: number of processes.
+        max_restarts: how often a failed job is restarted.
+        dead_after: seconds within which the job ends after a process died. The other processes may
+            exit by themselves during the first half.
+        grace: seconds allowed for the final checkpoint after SIGTERM.
     """
 
     def __init__(
         self, job: bytes, nproc: int, max_restarts: int, *, dead_after: float, grace: float
     ) -> None:
-        place = RendezvousParameters(
+        rendezvous = RendezvousParameters(
             backend="c10d",
-            endpoint=f"{_HERE}:0",
+            endpoint=f"{_LOCALHOST}:0",
             run_id=uuid4().hex,
             min_nodes=1,
             max_nodes=1,
-            local_addr=_HERE,
+            local_addr=_LOCALHOST,
         )
         super().__init__(
             WorkerSpec(
                 role="rank",
                 local_world_size=nproc,
                 entrypoint="stoker",
-                rdzv_handler=get_rendezvous_handler(place),
+                rdzv_handler=get_rendezvous_handler(rendezvous),
                 max_restarts=max_restarts,
-                local_addr=_HERE,
+                local_addr=_LOCALHOST,
             )
         )
         self._job, self._dead_after, self._grace = job, dead_after, grace
         self._deadline = float("inf")
         self._interrupted = False
         self.processes = Processes(job, [])
-        self.failure: End | None = None
-        self.verdict = ""
-        """What there is to say of it."""
+        self.failure: ExitStatus | None = None
+        self.failure_text = ""
 
-    # What torch's agent asks for
+    # Methods that torch's agent calls
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        # a new one for each attempt: in the agent's own one stand the addresses of the dead
-        self._meeting_place = TCPStore(_HERE, 0, is_master=True, wait_for_workers=False)
+        # a new store for each attempt: the agent's own one holds the addresses of dead ranks
+        self._attempt_store = TCPStore(_LOCALHOST, 0, is_master=True, wait_for_workers=False)
         common = {
             "LOCAL_WORLD_SIZE": str(spec.local_world_size),
-            "MASTER_ADDR": _HERE,
-            "MASTER_PORT": str(self._meeting_place.port),
+            "MASTER_ADDR": _LOCALHOST,
+            "MASTER_PORT": str(self._attempt_store.port),
             "TORCHELASTIC_RESTART_COUNT": str(spec.max_restarts - self._remaining_restarts),
             "TORCHELASTIC_RUN_ID": spec.rdzv_handler.get_run_id(),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -132,19 +131,19 @@ class Agent(SimpleElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         processes = self.processes
-        processes.look()
+        processes.poll()
         if processes.first_failure() is not None:
             processes.wait(_SETTLE)
         failure = processes.first_failure()
-        if failure is not None and not failure.asked_for:
+        if failure is not None and not failure.by_signal:
             self._end_after(failure)
             return RunResult(state=WorkerState.FAILED)
-        if processes.all_ended and failure is None:
-            values = dict.fromkeys(processes.ends)
+        if processes.all_exited and failure is None:
+            values = dict.fromkeys(processes.exited)
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         if failure is not None:
-            self._leave_in_time()
-        if processes.all_ended or time.monotonic() > self._deadline:
+            self._set_deadline()
+        if processes.all_exited or time.monotonic() > self._deadline:
             self._remaining_restarts = 0
             return RunResult(state=WorkerState.FAILED)
         return RunResult(state=WorkerState.HEALTHY)
@@ -155,14 +154,14 @@ class Agent(SimpleElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         self.processes.kill()
 
-    # What is ours
+    # Our own methods
 
-    def leave(self) -> None:
-        """Give up the place where ranks meet."""
+    def close(self) -> None:
+        """Shut down the rendezvous."""
         self._worker_group.spec.rdzv_handler.shutdown()
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass it on, once; a second Ctrl-C ends all at once."""
+        """Forward a signal to the ranks; a second Ctrl-C kills them immediately."""
         if number == signal.SIGINT and self._interrupted:
             self.processes.signal(signal.SIGKILL)
             raise KeyboardInterrupt
@@ -170,35 +169,35 @@ class Agent(SimpleElasticAgent):
         if number == signal.SIGINT:
             self._interrupted = True
         else:
-            self._leave_in_time()
+            self._set_deadline()
         self.processes.signal(number)
 
-    def _leave_in_time(self) -> None:
+    def _set_deadline(self) -> None:
         self._deadline = min(self._deadline, time.monotonic() + self._grace + self._dead_after)
 
-    def _end_after(self, failure: End) -> None:
-        """Say what happened, and end the other processes."""
-        if failure.report is not None and failure.report.text:
-            print(failure.report.text, file=sys.stderr, flush=True)
+    def _end_after(self, failure: ExitStatus) -> None:
+        """Print the failure and end the other processes."""
+        if failure.result is not None and failure.result.text:
+            print(failure.result.text, file=sys.stderr, flush=True)
         self.processes.wait(self._dead_after / 2)
         self.processes.kill()
         spec = self._worker_group.spec
         self.failure = failure
-        others = "; the other ranks were ended" if spec.local_world_size > 1 else ""
-        self.verdict = failure.words + others
-        if failure.code == _REFUSED:
+        others = "; the other ranks were stopped" if spec.local_world_size > 1 else ""
+        self.failure_text = failure.summary + others
+        if failure.code == _USAGE:
             self._remaining_restarts = 0
         elif self._remaining_restarts:
             number = spec.max_restarts - self._remaining_restarts + 1
-            again = f"{self.verdict}; starting again (restart {number} of {spec.max_restarts})"
-            print(again, file=sys.stderr, flush=True)
+            restart = f"restarting ({number} of {spec.max_restarts})"
+            print(f"{self.failure_text}; {restart}", file=sys.stderr, flush=True)
         elif spec.max_restarts:
-            self.verdict += f"; {spec.max_restarts} of {spec.max_restarts} restarts are used up"
+            self.failure_text += f"; all restarts used ({spec.max_restarts} of {spec.max_restarts})"
 
 
 @contextmanager
-def _listening(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within it signals go to the handler; outside the main thread Python takes none."""
+def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Send signals to the handler inside the block; outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
