@@ -165,6 +165,7 @@ def test_an_error_of_a_part_names_its_place(folder):
             "run": {"epochs": 1},
         }
     )
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(ConfigError, match="^RuntimeError: .*negative dimension") as caught:
         build_job(config)
-    assert "while 'model' was built (test_defaults.py:" in "".join(caught.value.__notes__)
+    assert "while 'model' was built (test_defaults.py:" in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)

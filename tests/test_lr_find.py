@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stoker import Engine, Trainer
-from stoker.cli.lr_sweep import lr_find
+from stoker.cli.lr_find.sweep import lr_find
 from stoker.core.seed import random_state
 from support.toys import loader, net, same_bits, trainer
 
@@ -112,9 +112,9 @@ def test_a_loss_that_never_falls_has_no_suggestion():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"low": 1.0, "high": 0.1}, "from low to high, got 1 to 0.1"),
-        ({"low": 0.0}, "from low to high"),
-        ({"steps": 2}, "at least 3 steps, got 2"),
+        ({"low": 1.0, "high": 0.1}, "less than high, got low=1 high=0.1"),
+        ({"low": 0.0}, "low must be positive"),
+        ({"steps": 2}, "steps must be at least 3, got 2"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused(options, words):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stoker.build import assembled
+from stoker.build import build_job
 from stoker.config import load
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def test_the_configs_of_complete_jobs_start_like_their_scripts(name, monkeypatch
     import work
 
     script = import_module(f"{name}_job").task(work.Watch())
-    job = assembled(load(ROOT / "benchmarks" / "peers" / f"{name}.yaml", ["run.dir=null"]))
+    job = build_job(load(ROOT / "benchmarks" / "peers" / f"{name}.yaml", ["run.dir=null"]))
     ours, theirs = list(job.trainer.engine.model.parameters()), list(script.model.parameters())
     assert all(map(torch.equal, ours, theirs))
     assert len(ours) == len(theirs)

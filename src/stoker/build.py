@@ -1,4 +1,4 @@
-"""From a config to a trainer: the only place that assembles a run."""
+"""Build a `Trainer` and its data from a config."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -23,13 +23,14 @@ from stoker.events import History
 from stoker.hooks import Hook
 from stoker.hooks.provenance import Provenance
 from stoker.parallel import Layout
+from stoker.run import total_steps
 from stoker.rundir.provenance import folder_for_config
 from stoker.trainer import Trainer
 
 
 @dataclass
 class Job:
-    """What a config describes, built: a trainer and the data it reads."""
+    """A built config: the trainer and its loaders."""
 
     config: Config
     run: RunConfig
@@ -40,7 +41,7 @@ class Job:
 
     @defer_dynamo()
     def fit(self, *, fast_dev_run: bool = False) -> History:
-        """Train as the config says."""
+        """Train with the limits of the config."""
         run = self.run
         return self.trainer.fit(
             self.train_loader,
@@ -56,25 +57,35 @@ class Job:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Results over the validation data."""
+        """Return the metrics on the validation data."""
         if self.val_loader is None:
-            raise ConfigError("there is nothing to evaluate on: the config has no val_loader")
+            raise ConfigError("nothing to evaluate: the config has no val_loader")
         return self.trainer.evaluate(self.val_loader, limit_batches=self.run.limit_val_batches)
 
     def predict(self) -> Any:
-        """What the model makes of ``predict_loader``, or of ``val_loader`` where there is none."""
+        """Return the model's outputs for ``predict_loader``, or else for ``val_loader``."""
         loader = self.predict_loader if self.predict_loader is not None else self.val_loader
         if loader is None or isinstance(loader, Mapping):
             raise ConfigError(
-                "there is nothing to predict: the config has neither predict_loader nor one "
+                "nothing to predict: the config has neither a predict_loader nor a single "
                 "val_loader"
             )
         return self.trainer.predict(loader)
 
     @property
+    def steps_per_epoch(self) -> int | None:
+        """The number of updates per epoch; None for a loader without a length."""
+        return _steps_per_epoch(self.run, self.train_loader, self.trainer.engine.data_shard)
+
+    @property
     def total_steps(self) -> int | None:
-        """How many updates the whole run has, None where that is not known."""
-        return _horizon(self.run, self.train_loader, self.trainer.engine.data_shard)
+        """The number of updates of the run; None if it is unknown."""
+        return total_steps(self.run.epochs, self.run.max_steps, self.steps_per_epoch)
+
+    @property
+    def scheduler_steps(self) -> int | None:
+        """The number of times that the LR scheduler steps; None if it is unknown."""
+        return _scheduler_steps(self.run, self.steps_per_epoch)
 
 
 @defer_dynamo()
@@ -83,9 +94,24 @@ def build_job(config: Config, *, training: bool = True) -> Job:
 
     The order is: seed, loaders, model, criterion, optimizer, scheduler, step, hooks.
 
+    Args:
+        config: the config.
+        training: whether to build the optimizer, the scheduler and ``train_loader``.
+
     Raises:
-        ConfigError: everything that is wrong with the config, before anything is built.
+        ConfigError: the config is invalid (all faults are listed, and nothing has been built), or
+            building one of its parts failed.
     """
+    try:
+        return _build(config, training)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", []))
+        raise ConfigError(f"{type(error).__name__}: {error}{notes}") from error
+
+
+def _build(config: Config, training: bool) -> Job:
     dist.connect()
     tree = config.check()
     faults = _missing_parts(tree, training)
@@ -100,21 +126,10 @@ def build_job(config: Config, *, training: bool = True) -> Job:
         raise ConfigError(*faults)
     _set_up_torch(run)
     with config.importable():
-        return _built(config, tree, run, layout, training)
+        return _build_parts(config, tree, run, layout, training)
 
 
-def assembled(config: Config, *, training: bool = True) -> Job:
-    """The same, and what parts complain of while they are made is a fault of the config, too."""
-    try:
-        return build_job(config, training=training)
-    except ConfigError:
-        raise
-    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", []))
-        raise ConfigError(f"{type(error).__name__}: {error}{notes}") from error
-
-
-def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: bool) -> Job:
+def _build_parts(config: Config, tree: Any, run: RunConfig, layout: Layout, training: bool) -> Job:
     builder = Builder(config)
     keys = ("train_loader", "val_loader", "predict_loader")
     loaders = {
@@ -127,8 +142,10 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
     optimizer = scheduler = None
     if training:
         optimizer = _optimizer(builder, tree["optimizer"], model, resolve_device(run.device))
-        horizon = _horizon(run, loaders.get("train_loader"), DataShard(0, layout.data_ranks))
-        scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, horizon)
+        shard = DataShard(0, layout.data_ranks)
+        per_epoch = _steps_per_epoch(run, loaders.get("train_loader"), shard)
+        steps = _scheduler_steps(run, per_epoch)
+        scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, steps)
     engine = Engine(
         model,
         optimizer,
@@ -155,7 +172,7 @@ def _built(config: Config, tree: Any, run: RunConfig, layout: Layout, training: 
 
 
 def _batch_size(run: RunConfig, loader: Any) -> dict[str, int]:
-    """The micro-batch, for a loader that leaves its size open."""
+    """Return ``run.micro_batch`` as an argument of a loader that does not set its batch size."""
     own = isinstance(loader, Lazy) and {"batch_size", "batch_sampler"} & loader.keys()
     return {} if own or run.micro_batch is None else {"batch_size": run.micro_batch}
 
@@ -165,53 +182,53 @@ def _missing_parts(tree: Mapping[str, Any], training: bool) -> list[str]:
     faults = [f"the config has no '{key}'" for key in needed if tree.get(key) is None]
     run = tree["run"]
     if training and run["epochs"] is None and run["max_steps"] is None:
-        faults.append("the run would never end: give run.epochs or run.max_steps")
+        faults.append("the run has no end: set run.epochs or run.max_steps")
     faults += [
-        f"run.{key} is a number of seconds above 0, got {run[key]}"
+        f"run.{key} must be a positive number of seconds, got {run[key]}"
         for key in ("dead_after", "hung_after")
         if run[key] is not None and run[key] <= 0
     ]
     if not run["default_hooks"]:
-        usual = filled({})
+        defaults = filled({})
         faults += [
-            f"run.{key} is about the default hooks, which run.default_hooks=false leaves out: put "
-            f"hooks of your own into the config instead"
+            f"run.{key} configures a default hook, which run.default_hooks=false removes: add the "
+            "hook to the config instead"
             for key in ("log_every", "checkpoint", "hung_after")
-            if run[key] != usual[key]
+            if run[key] != defaults[key]
         ]
     return faults
 
 
 def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -> RunConfig:
-    """The run with micro-batch, accumulation and global batch, the loader's own size included."""
+    """Fill in micro-batch, accumulation and global batch, with the loader's own batch size."""
     loader = tree.get("train_loader")
-    own, taken = None, None
+    own, accepted = None, None
     if isinstance(loader, Lazy):
-        taken = parameters(config.callee(loader))
-        by_place = dict(zip(positional_names(taken or {}), loader.args, strict=False))
-        own = {**by_place, **loader}.get("batch_size")
+        accepted = parameters(config.callee(loader))
+        by_position = dict(zip(positional_names(accepted or {}), loader.args, strict=False))
+        own = {**by_position, **loader}.get("batch_size")
     if run.micro_batch is not None and own is not None and own != run.micro_batch:
         raise ValueError(
             f"train_loader.batch_size is {own}, but run.micro_batch is {run.micro_batch}: "
-            "give one of them"
+            "set only one of them"
         )
-    parts = layout_of(run).filled(dist.world_size()).data_ranks
-    micro, accumulate, whole = batch_sizes(
-        run.micro_batch or own, run.accumulate, run.global_batch, parts
+    ranks = layout_of(run).filled(dist.world_size()).data_ranks
+    micro, accumulate, total = batch_sizes(
+        run.micro_batch or own, run.accumulate, run.global_batch, ranks
     )
-    if micro is not None and own is None and taken is not None and "batch_size" not in taken:
+    if micro is not None and own is None and accepted is not None and "batch_size" not in accepted:
         raise ValueError(
-            f"run.micro_batch is {micro}, but {getattr(loader, 'target', 'train_loader')} takes no "
-            "batch_size to set it"
+            f"run.micro_batch is {micro}, but {getattr(loader, 'target', 'train_loader')} has no "
+            "batch_size argument"
         )
-    return replace(run, micro_batch=micro, accumulate=accumulate, global_batch=whole)
+    return replace(run, micro_batch=micro, accumulate=accumulate, global_batch=total)
 
 
 def layout_of(run: RunConfig) -> Layout:
-    """How the config has the job split.
+    """Return the layout that ``run.parallel`` describes.
 
     Raises:
-        ValueError: what it says does not go together.
+        ValueError: its fields contradict each other.
     """
     return Layout(**{one.name: getattr(run.parallel, one.name) for one in fields(Layout)})
 
@@ -226,7 +243,7 @@ def _set_up_torch(run: RunConfig) -> None:
 
 
 def _optimizer(builder: Builder, node: Any, model: nn.Module, device: torch.device) -> Any:
-    """One optimizer over the model, or several, each over the part of the model of its name."""
+    """Build one optimizer for the model, or one for each submodule that is named."""
     for one in [node] if isinstance(node, Lazy) else node.values():
         if isinstance(one, Lazy) and one.get("fused") == "auto":
             del one["fused"]
@@ -234,81 +251,76 @@ def _optimizer(builder: Builder, node: Any, model: nn.Module, device: torch.devi
                 one["fused"] = True
     if isinstance(node, Lazy):
         return builder.build(node, "optimizer", params=model.parameters())
-    parts = dict(model.named_children())
-    made = {}
+    submodules = dict(model.named_children())
+    built = {}
     for name, one in node.items():
-        if isinstance(one, Lazy) and "params" not in one and name not in parts:
+        if isinstance(one, Lazy) and "params" not in one and name not in submodules:
             raise ConfigError(
-                f"optimizer.{name} has no params, and the model has no part named '{name}'"
-                f"{did_you_mean(name, parts)}"
+                f"optimizer.{name} has no params, and the model has no submodule '{name}'"
+                f"{did_you_mean(name, submodules)}"
             )
-        supplied = {"params": parts[name].parameters()} if name in parts else {}
-        made[name] = builder.build(one, f"optimizer.{name}", **supplied)
-    return made
+        supplied = {"params": submodules[name].parameters()} if name in submodules else {}
+        built[name] = builder.build(one, f"optimizer.{name}", **supplied)
+    return built
 
 
-def _scheduler(builder: Builder, node: Any, optimizer: Any, horizon: int | None) -> Any:
+def _scheduler(builder: Builder, node: Any, optimizer: Any, steps: int | None) -> Any:
     if node is None:
         return None
     if isinstance(node, Lazy):
-        return _one_scheduler(builder, node, "lr_scheduler", optimizer, horizon)
+        return _one_scheduler(builder, node, "lr_scheduler", optimizer, steps)
     return {
-        name: _one_scheduler(builder, one, f"lr_scheduler.{name}", optimizer[name], horizon)
+        name: _one_scheduler(builder, one, f"lr_scheduler.{name}", optimizer[name], steps)
         for name, one in node.items()
     }
 
 
 def _one_scheduler(
-    builder: Builder, node: Lazy, path: str, optimizer: Any, horizon: int | None
+    builder: Builder, node: Lazy, path: str, optimizer: Any, steps: int | None
 ) -> Any:
-    supplied = {"optimizer": optimizer, "total_steps": horizon, "T_max": horizon}
-    taken = parameters(builder.callee(node)) or {}
+    supplied = {"optimizer": optimizer, "total_steps": steps, "T_max": steps}
+    accepted = parameters(builder.callee(node)) or {}
     for name in ("total_steps", "T_max"):
-        required = name in taken and taken[name].default in (taken[name].empty, None)
-        if required and name not in node and "epochs" not in node and horizon is None:
+        required = name in accepted and accepted[name].default in (accepted[name].empty, None)
+        if required and name not in node and "epochs" not in node and steps is None:
             raise ConfigError(
-                f"{node.where}: how many updates the run has is not known, so give "
-                f"{path}.{name} or run.max_steps"
+                f"{node.where}: the number of updates is unknown: set {path}.{name} or "
+                "run.max_steps"
             )
     return builder.build(node, path, **supplied)
 
 
-def _horizon(run: RunConfig, loader: Iterable[Any] | None, shard: DataShard) -> int | None:
-    """The updates of the whole run, or its epochs where the scheduler moves once per epoch."""
+def _scheduler_steps(run: RunConfig, steps_per_epoch: int | None) -> int | None:
     if run.lr_step == "epoch":
         return run.epochs
+    return total_steps(run.epochs, run.max_steps, steps_per_epoch)
+
+
+def _steps_per_epoch(run: RunConfig, loader: Iterable[Any] | None, shard: DataShard) -> int | None:
     if loader is None:
-        return run.max_steps
-    feeder = train_feeder(run, loader, shard)
-    limits = [] if run.max_steps is None else [run.max_steps]
-    if run.epochs is not None and feeder.steps is not None:
-        limits.append(run.epochs * feeder.steps)
-    return min(limits, default=None)
-
-
-def train_feeder(run: RunConfig, loader: Iterable[Any], shard: DataShard) -> BatchFeeder:
-    """The training data as a fit reads it, in a process that has this part of it."""
+        return None
     limit = run.limit_train_batches if run.overfit_batches is None else run.overfit_batches
+    accumulate = run.accumulate or 1
     return BatchFeeder(
-        loader, run.accumulate or 1, last_window=run.last_window, limit=limit, shard=shard
-    )
+        loader, accumulate, last_window=run.last_window, limit=limit, shard=shard
+    ).steps
 
 
 def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -> list[Hook]:
-    kept = run.checkpoint
+    saving = run.checkpoint
     checkpoint = stock.Checkpoint(
-        kept.every,
-        max_overhead=kept.max_overhead,
-        keep=kept.keep,
-        keep_every=kept.keep_every,
-        best=kept.best,
-        mode=kept.mode,
+        saving.every,
+        max_overhead=saving.max_overhead,
+        keep=saving.keep,
+        keep_every=saving.keep_every,
+        best=saving.best,
+        mode=saving.mode,
         optional=True,
     )
-    usual = stock.default(log_every=run.log_every, progress=run.progress, checkpoint=checkpoint)
+    default = stock.default(log_every=run.log_every, progress=run.progress, checkpoint=checkpoint)
     if run.hung_after is not None and dist.world_size() > 1:
-        usual.append(stock.Heartbeat(run.hung_after))
+        default.append(stock.Heartbeat(run.hung_after))
     if stock.in_ray_worker():
-        usual.append(stock.RayReport())
+        default.append(stock.RayReport())
     own = [builder.build(node, f"hooks.{index}") for index, node in enumerate(nodes)]
-    return [*(usual if run.default_hooks else []), *own, Provenance(config)]
+    return [*(default if run.default_hooks else []), *own, Provenance(config)]

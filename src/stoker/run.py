@@ -209,10 +209,7 @@ class Run:
     @property
     def total_steps(self) -> int | None:
         """The number of updates at the end of the run, None if unknown."""
-        limits = [] if self.max_steps is None else [self.max_steps]
-        if self.max_epochs is not None and self.steps_per_epoch is not None:
-            limits.append(self.max_epochs * self.steps_per_epoch)
-        return min(limits, default=None)
+        return total_steps(self.max_epochs, self.max_steps, self.steps_per_epoch)
 
     def where(self) -> str:
         """Return the progress of the run for messages: what is finished."""
@@ -307,3 +304,13 @@ class RunControl:
             for name, value in kept.items():
                 setattr(run, name, value)
             run.requests.active = active
+
+
+def total_steps(
+    epochs: int | None, max_steps: int | None, steps_per_epoch: int | None
+) -> int | None:
+    """Return the number of updates of a run, or None if it is unknown."""
+    limits = [] if max_steps is None else [max_steps]
+    if epochs is not None and steps_per_epoch is not None:
+        limits.append(epochs * steps_per_epoch)
+    return min(limits, default=None)

@@ -143,7 +143,7 @@ def test_ls_takes_a_run_or_its_checkpoints(stoker, run, below):
     assert [line.split()[:2] for line in lines[1:6]] == [
         ["0", "0"], ["5", "1"], ["10", "2"], ["15", "3"], ["20", "4"]
     ]  # fmt: skip
-    assert all(line.endswith("whole") for line in lines[1:6])
+    assert all(line.endswith("  valid") for line in lines[1:6])
 
 
 def test_ls_as_json_has_every_value_and_the_best_is_that_of_retention(stoker, run):
@@ -158,31 +158,31 @@ def test_ls_as_json_has_every_value_and_the_best_is_that_of_retention(stoker, ru
     assert one["step"] == 10
 
 
-def test_ls_says_what_is_wrong_and_what_is_unfinished(stoker, run):
+def test_ls_shows_damage_and_unfinished_saves(stoker, run):
     flip(ckpt(run, 10) / "model.safetensors")
     (ckpt(run, 15) / "MANIFEST.json").unlink()
     (run / "checkpoints" / ".step-00000025.partial-7").mkdir()
     code, out, _ = stoker("ls", run)
     assert code == 0
     lines = out.splitlines()
-    assert "broken: 'model.safetensors' has checksum" in lines[3]
+    assert "damaged: 'model.safetensors' has checksum" in lines[3]
     assert "it has no MANIFEST.json" in lines[4]
     assert lines[4].split()[0] == "15"
-    assert ".step-00000025.partial-7: a save that is under way, or was cut short" in out
+    assert ".step-00000025.partial-7: a save that is in progress or was interrupted" in out
 
 
 def test_a_quick_ls_reads_sizes_only_and_does_not_claim_more(stoker, run):
     flip(ckpt(run, 10) / "model.safetensors")
     (ckpt(run, 15) / "state.json").write_text("{}")
     lines = stoker("ls", run, "--quick")[1].splitlines()
-    assert lines[3].endswith("sizes fit")
+    assert lines[3].endswith("sizes match")
     assert "'state.json' has 2 bytes, expected" in lines[4]
 
 
-def test_verify_passes_whole_ones(stoker, run):
+def test_verify_accepts_valid_checkpoints(stoker, run):
     code, out, _ = stoker("verify", run)
     assert code == 0
-    assert out.count(": whole (5 files, ") == 5
+    assert out.count(": valid (5 files, ") == 5
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_verify_names_the_file_and_the_fault(stoker, run, spoil, fault):
     assert code == 1
     (line,) = [line for line in out.splitlines() if line.startswith("step-00000010")]
     assert fault in line
-    assert "1 of 5 checkpoints is broken" in out
+    assert "1 of 5 checkpoints is damaged" in out
     assert stoker("verify", ckpt(run, 5))[0] == 0
     assert stoker("verify", ckpt(run, 10))[0] == 1
 
@@ -216,7 +216,7 @@ def test_one_that_a_live_run_removes_meanwhile_is_no_fault(stoker, run, monkeypa
     monkeypatch.setattr("stoker.cli.ckpt.ls.verify_checkpoint", verify_checkpoint)
     code, out, _ = stoker("verify", run)
     assert code == 0
-    assert "step-00000005: removed meanwhile" in out
+    assert "step-00000005: removed in the meantime" in out
     shutil.copytree(ckpt(run, 10), ckpt(run, 5))
     assert [row["step"] for row in json.loads(stoker("ls", run, "--json")[1])] == [0, 10, 15, 20]
 
@@ -224,18 +224,18 @@ def test_one_that_a_live_run_removes_meanwhile_is_no_fault(stoker, run, monkeypa
 # -- show
 
 
-def test_show_tells_what_is_in_a_checkpoint(stoker, run):
+def test_show_prints_the_contents_of_a_checkpoint(stoker, run):
     code, out, _ = stoker("show", ckpt(run, 10))
     assert code == 0
     for words in (
-        "step 10, epoch 2, samples 40", "by one process", "val/loss", "optimizer     SGD",
+        "step 10, epoch 2, samples 40", "by 1 process", "val/loss", "optimizer     SGD",
         "model: 4 tensors, 67 numbers, 268 B", "0.weight  [8, 4] F32",
         "group 0  4 parameters, lr 0.1", "EMA", "4 tensors, 67 numbers", "files: 5",
     ):  # fmt: skip
         assert words in out
 
 
-def test_show_takes_the_newest_whole_one_of_a_run_and_says_so(stoker, run, caplog):
+def test_show_takes_the_newest_valid_checkpoint_of_a_run_and_prints_it(stoker, run, caplog):
     flip(ckpt(run, 20) / "model.safetensors")
     code, out, err = stoker("show", run)
     assert code == 0
@@ -336,7 +336,7 @@ def test_prune_keeps_the_newest_each_nth_and_the_best(stoker, run):
     expected = sorted({0, 10, 20, worst})
     code, out, _ = stoker("prune", run, *how, "--dry-run")
     assert code == 0
-    assert f"{len(expected)} would stay" in out
+    assert f"{len(expected)} would be kept" in out
     assert steps(run) == [0, 5, 10, 15, 20]
     code, out, _ = stoker("prune", run, *how)
     assert code == 0
@@ -345,7 +345,7 @@ def test_prune_keeps_the_newest_each_nth_and_the_best(stoker, run):
     assert stoker("verify", run)[0] == 0
 
 
-def test_prune_counts_only_whole_ones(stoker, run):
+def test_prune_counts_only_valid_checkpoints(stoker, run):
     flip(ckpt(run, 20) / "model.safetensors")
     stoker("prune", run, "--keep", 2)
     assert steps(run) == [10, 15, 20]
@@ -384,10 +384,10 @@ def test_the_folder_of_a_live_run_is_not_pruned(stoker, run):
     ("words", "fault"),
     [
         (["--keep", 0], "keep must be at least 1"),
-        (["--mode", "min"], "--best names no result"),
+        (["--mode", "min"], "--mode needs --best"),
         (["--best", "pace"], "give --mode min or --mode max"),
         (["--best", "val/los"], "did you mean 'val/loss'?"),
-        (["--best", "val/loss", "--mode", "low"], "--mode is min or max, got 'low'"),
+        (["--best", "val/loss", "--mode", "low"], "--mode must be min or max, got 'low'"),
     ],
 )
 def test_prune_refuses_rules_that_cannot_be(stoker, run, words, fault):
@@ -510,10 +510,10 @@ def test_ema_without_an_average_is_refused(stoker, tmp_path):
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["-o", "w.h5"], "weights are written to .safetensors or .pt or .onnx"),
+        (["-o", "w.h5"], "must end in .safetensors or .pt or .onnx"),
         (["-o", "w.onnx"], ".onnx needs --config CFG"),
-        (["-o", "w.pt", "--config", "cfg.yaml"], "--config is for .onnx"),
-        (["-o", "w.pt", "--allow", "x"], "--config names none"),
+        (["-o", "w.pt", "--config", "cfg.yaml"], "--config applies only to .onnx"),
+        (["-o", "w.pt", "--allow", "x"], "--allow needs --config"),
         ([], "the following arguments are required: -o/--output"),
     ],
 )
@@ -527,7 +527,7 @@ def test_export_refuses_what_it_would_not_use(stoker, run, tmp_path, monkeypatch
 def test_a_checkpoint_is_never_written_into(stoker, run):
     code, _, err = stoker("export", run, "-o", ckpt(run, 10) / "model.safetensors")
     assert code == 2
-    assert "would change the checkpoint" in err
+    assert "would modify the checkpoint" in err
     assert stoker("verify", run)[0] == 0
 
 
@@ -582,7 +582,7 @@ def test_a_malicious_pickle_runs_nothing_unless_trusted(stoker, tmp_path):
         )  # fmt: skip
         code, _, err = stoker("import", tmp_path / "evil.ckpt", "-o", tmp_path / "w.safetensors")
         assert (code, err.count("\n")) == (2, 1)
-        assert "asks for 'posix.mkdir', which can run any code" in err
+        assert "needs 'posix.mkdir', which can execute arbitrary code" in err
         assert "--trust" in err
         assert not marker.exists()
         assert not (tmp_path / "w.safetensors").exists()
@@ -615,7 +615,7 @@ def test_a_checkpoint_that_needs_more_than_weights_is_loaded_when_trusted(stoker
     where = ("import", tmp_path / "last.ckpt", "-o", tmp_path / "w.safetensors")
     code, _, err = stoker(*where)
     assert code == 2
-    assert "asks for 'argparse.Namespace'" in err
+    assert "needs 'argparse.Namespace'" in err
     assert stoker(*where, "--trust")[0] == 0
 
 
@@ -628,35 +628,35 @@ def test_prefixes_stay_unless_all_names_have_them(stoker, tmp_path):
 
 
 def test_a_hugging_face_folder_in_each_of_its_forms(stoker, tmp_path):
-    whole = weights(net())
-    first, second = dict(list(whole.items())[:2]), dict(list(whole.items())[2:])
+    full = weights(net())
+    first, second = dict(list(full.items())[:2]), dict(list(full.items())[2:])
     table = {
         "weight_map": dict.fromkeys(first, "a.safetensors") | dict.fromkeys(second, "b.safetensors")
     }
     folders = [tmp_path / f"checkpoint-{number}" for number in range(4)]
     for folder in folders:
         folder.mkdir()
-    save_file(whole, folders[0] / "model.safetensors")
+    save_file(full, folders[0] / "model.safetensors")
     save_file(first, folders[1] / "a.safetensors")
     save_file(second, folders[1] / "b.safetensors")
     (folders[1] / "model.safetensors.index.json").write_text(json.dumps(table))
-    torch.save(whole, folders[2] / "pytorch_model.bin")
+    torch.save(full, folders[2] / "pytorch_model.bin")
     text = json.dumps(table).replace("safetensors", "bin")
     torch.save(first, folders[3] / "a.bin")
     torch.save(second, folders[3] / "b.bin")
     (folders[3] / "pytorch_model.bin.index.json").write_text(text)
     for folder in folders:
         assert stoker("import", folder, "-o", tmp_path / "w.safetensors")[0] == 0
-        assert same_bits(load_file(tmp_path / "w.safetensors"), whole)
+        assert same_bits(load_file(tmp_path / "w.safetensors"), full)
 
 
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ({"weight_map": {"w": "../secret.safetensors"}}, "which is no file beside it"),
-        ({"weight_map": {"w": "gone.safetensors"}}, "which is no file beside it"),
-        ({"weight_map": {"other": "a.safetensors"}}, "no shard has, such as 'other'"),
-        ({}, "is no index of weights"),
+        ({"weight_map": {"w": "../secret.safetensors"}}, "which is not a file in the same folder"),
+        ({"weight_map": {"w": "gone.safetensors"}}, "which is not a file in the same folder"),
+        ({"weight_map": {"other": "a.safetensors"}}, "no shard contains, such as 'other'"),
+        ({}, "is not an index of weights"),
     ],
 )
 def test_an_index_that_lies_is_refused(stoker, tmp_path, table, fault):
@@ -673,15 +673,15 @@ def test_an_index_that_lies_is_refused(stoker, tmp_path, table, fault):
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"", "is no file that torch can load"),
-        (b"hello" * 99, "is no file that torch can load"),
-        ([1, 2], "holds a list, expected a state dict"),
+        (b"", "torch cannot load"),
+        (b"hello" * 99, "torch cannot load"),
+        ([1, 2], "contains a list, expected a state dict"),
         ({"g": {"w": torch.ones(1)}, "d": {"w": torch.ones(1)}}, "its keys are g, d"),
         ({"w": torch.ones(1, dtype=torch.complex128)}, "a tensor of torch.complex128"),
     ],
     ids=["empty", "garbage", "list", "two models", "dtype"],
 )
-def test_what_holds_no_weights_is_refused_in_a_sentence(stoker, tmp_path, content, fault):
+def test_files_without_weights_are_rejected_in_one_sentence(stoker, tmp_path, content, fault):
     path = tmp_path / "x.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     code, _, err = stoker("import", path, "-o", tmp_path / "w.safetensors")
@@ -694,4 +694,4 @@ def test_own_checkpoints_and_other_endings_are_sent_elsewhere(stoker, run, tmp_p
     assert code == 2
     assert "use stoker ckpt export" in err
     assert stoker("import", tmp_path / "no.pt", "-o", tmp_path / "w.safetensors")[0] == 2
-    assert "written to .safetensors, got" in stoker("import", run, "-o", tmp_path / "w.pt")[2]
+    assert "must end in .safetensors, got" in stoker("import", run, "-o", tmp_path / "w.pt")[2]

@@ -111,7 +111,7 @@ def test_evaluate_takes_weights_of_a_file_and_refuses_others(stoker, folder):
     assert stoker("evaluate", "cfg.yaml", "--weights", weights)[0] == 0
     code, _, err = stoker("evaluate", "cfg.yaml", "model.width=5", "--weights", weights)
     assert code == 2
-    assert "does not hold weights of this model" in err
+    assert "do not fit this model" in err
     (folder / "bad.safetensors").write_bytes(b"no weights")
     assert stoker("evaluate", "cfg.yaml", "--weights", "bad.safetensors")[0] == 2
 
@@ -234,19 +234,19 @@ def test_explain_answers_a_layer_that_is_not_there_in_a_line(stoker):
     assert "did you mean 'first'" in err
 
 
-def test_explain_shows_loop_results_parameters_calendar_and_rate(stoker, folder):
+def test_explain_shows_loop_metrics_parameters_calendar_and_rate(stoker, folder):
     before = everything_in(folder)
     code, out, _ = stoker("explain", "cfg.yaml", "run.accumulate=2", "lr_scheduler=cosine")
     assert code == 0
-    for title in ("The loop", "Results", "Parameters", "Calendar", "Learning rate"):
+    for title in ("The loop", "Metrics", "Parameters", "Calendar", "Learning rate"):
         assert f"{title}\n{'─' * len(title)}" in out
     assert "before_step" in out
     assert re.search(r"steps per epoch +3\n", out)
-    assert re.search(r"steps in all +6\n", out)
+    assert re.search(r"steps in total +6\n", out)
     assert re.search(r"samples per step +8 \(4 × accumulate 2\)", out)
     assert re.search(r"validations +2\n", out)
-    assert re.search(r"in all +Net +67 +67\n", out)
-    assert "0.1 at first, 0.1 at most" in out
+    assert re.search(r"total +Net +67 +67\n", out)
+    assert "first 0.1, highest 0.1" in out
     assert "(6 steps)" in out
     assert everything_in(folder) == before
 
@@ -273,7 +273,7 @@ def test_the_calendar_is_what_happens(stoker, folder, overrides, steps, validati
     job.fit()
     (sizes,) = [hook for hook in job.trainer.hooks if type(hook).__name__ == "Sizes"]
     assert (len(sizes.sizes), len(sizes.val)) == (steps, validations)
-    assert re.search(rf"steps in all +{steps}\n", out)
+    assert re.search(rf"steps in total +{steps}\n", out)
     assert re.search(rf"validations +{validations or 'none'}\n", out)
 
 
@@ -283,11 +283,11 @@ def test_explain_tells_of_a_reader_before_its_maker(stoker, folder):
         "    consumes = ('val/loss',)\n"
     )
     _, out, _ = stoker("explain", "cfg.yaml", "+hooks={_target_: early.Early}")
-    assert "conflict: Early (priority 5) reads 'val/loss' before Loss" in out
+    assert "conflict: Early (priority 5) uses 'val/loss' before Loss" in out
     _, out, _ = stoker(
         "explain", "cfg.yaml", "+hooks={type: EarlyStopping, monitor: val/los, mode: min}"
     )
-    assert "conflict: EarlyStopping reads 'val/los', which no hook declares; did you mean" in out
+    assert "conflict: EarlyStopping uses 'val/los', which no hook produces; did you mean" in out
     assert "conflict" not in stoker("explain", "cfg.yaml", "+hooks=EarlyStopping")[1]
 
 
@@ -295,7 +295,7 @@ def test_explain_counts_frozen_layers(stoker):
     _, out, _ = stoker("explain", "cfg.yaml", "+hooks={type: FreezeLayers, _args_: [first]}")
     assert re.search(r"first +Linear +40 +0 +frozen", out)
     assert re.search(r"last +Linear +27 +27\n", out)
-    assert re.search(r"in all +Net +67 +27 +partly frozen", out)
+    assert re.search(r"total +Net +67 +27 +partly frozen", out)
 
 
 # config, hooks, metrics, env
@@ -322,7 +322,7 @@ def test_config_checks_when_asked(stoker, folder):
     (folder / "bad.yaml").write_text("model: {_target_: parts.Net, widht: 3}\nrun: {epochs: x}\n")
     code, out, err = stoker("config", "bad.yaml", "--check")
     assert (code, out) == (2, "")
-    assert err.splitlines()[0] == "stoker: 2 faults"
+    assert err.splitlines()[0] == "stoker: 2 errors"
     assert "bad.yaml:1: parts.Net has no argument 'widht'; did you mean 'width'?" in err
 
 
@@ -437,9 +437,9 @@ def test_lr_find_refuses_a_picture_it_cannot_write(stoker):
         (["train"], "CFG"),
         (["train", "nothing.yaml"], "there is no config 'nothing.yaml'"),
         (["train", "cgf.yaml"], "did you mean 'cfg.yaml'?"),
-        (["train", "cfg.yaml", "--lr", "3"], "values are given as key=value: 'optimizer.lr'"),
-        (["train", "cfg.yaml", "--learning-rate=3"], "'optimizer.lr'"),
-        (["train", "cfg.yaml", "--max_epochs=3"], "'run.epochs'"),
+        (["train", "cfg.yaml", "--lr", "3"], "set it with optimizer.lr=VALUE"),
+        (["train", "cfg.yaml", "--learning-rate=3"], "set it with optimizer.lr=VALUE"),
+        (["train", "cfg.yaml", "--max_epochs=3"], "set it with run.epochs=VALUE"),
         (["train", "cfg.yaml", "--wieghts", "x"], "did you mean '--weights'?"),
         (["train", "cfg.yaml", "modle.width=3"], "did you mean 'model'"),
         (["hooks", "Loss", "more"], "has no option more"),

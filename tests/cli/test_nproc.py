@@ -22,12 +22,12 @@ def stoker(folder, capfd):
     ("argv", "words"),
     [
         (["run.epoch=3", "--nproc", "2"], "'run' has no 'epoch'; did you mean 'epochs'?"),
-        (["--workers", "2"], "say how many processes: --nproc N, or --on ray or spark"),
-        (["--max-restarts", "2"], "say how many processes"),
-        (["--nproc", "0"], "nproc is a whole number from 1, got 0"),
-        (["--nproc", "2", "--address", "here"], "address is about a cluster"),
-        (["--nproc", "2", "--on", "ray"], "nproc is about this machine: on ray give workers=2"),
-        (["--nproc", "2", "run.dead_after=0"], "dead_after is a number of seconds above 0"),
+        (["--workers", "2"], "pass the number of processes: --nproc N, or --on LAUNCHER"),
+        (["--max-restarts", "2"], "pass the number of processes"),
+        (["--nproc", "0"], "nproc must be at least 1, got 0"),
+        (["--nproc", "2", "--address", "here"], "address is not an option of the 'local' launcher"),
+        (["--nproc", "2", "--on", "ray"], "nproc is not an option of the 'ray' launcher"),
+        (["--nproc", "2", "run.dead_after=0"], "dead_after must be a positive number of seconds"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_process_starts(stoker, folder, argv, words):

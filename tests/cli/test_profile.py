@@ -7,7 +7,7 @@ import pytest
 
 from stoker import Engine
 from stoker.cli import main
-from stoker.cli.profile import _show, advice
+from stoker.cli.profile.summary import advice, print_table
 from stoker.core.op_counter import Counts
 from stoker.hooks.cost_report import CostRow, Costs
 from support.toys import net, sgd
@@ -50,7 +50,7 @@ def test_it_prints_where_a_step_goes_and_leaves_nothing(stoker, folder, temporar
     assert code == 0, err
     assert everything_in(folder) == before
     lines = out.splitlines()
-    assert lines[0] == "4 steps after 1 that warm up"
+    assert lines[0] == "4 steps after 1 warm-up steps"
     for phase in ("data", "forward", "backward", "update", "hooks", "writers", "other"):
         assert any(line.startswith(phase) for line in lines), phase
     for hook in ("Loss", "Sizes", "Checkpoint", "Write(JsonLines)"):
@@ -84,11 +84,11 @@ def test_numbers_and_trace_go_where_they_are_asked_to(stoker, folder):
         (["cgf.yaml"], "did you mean 'cfg.yaml'?"),
         (["cfg.yaml", "modle.width=3"], "did you mean 'model'"),
         (["cfg.yaml", "model.widht=3"], "did you mean 'width'?"),
-        (["cfg.yaml", "--steps", "0"], "--steps is a whole number from 1, got 0"),
-        (["cfg.yaml", "--warmup", "-1"], "--warmup is a whole number from 0, got -1"),
-        (["cfg.yaml", "--nproc", "0"], "nproc is a whole number from 1, got 0"),
+        (["cfg.yaml", "--steps", "0"], "--steps must be at least 1, got 0"),
+        (["cfg.yaml", "--warmup", "-1"], "--warmup must be at least 0, got -1"),
+        (["cfg.yaml", "--nproc", "0"], "nproc must be at least 1, got 0"),
         (["cfg.yaml", "--tarce", "x"], "did you mean '--trace'?"),
-        (["cfg.yaml", "+hooks=CostReport"], "the config has a CostReport already"),
+        (["cfg.yaml", "+hooks=CostReport"], "the config already has a CostReport hook"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(stoker, folder, argv, words):
@@ -105,7 +105,7 @@ def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, mo
     monkeypatch.setenv("COLUMNS", "40")
     head = ["hook", "point", "calls", "µs/call", "operations", "syncs", "collectives"]
     name = "Write(JsonLines, TensorBoard)"
-    _show([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], text_columns=2)
+    print_table([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], text_columns=2)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert plain.split() == [*head, *name.split(), "after_step", "50", "1,234.5", "6", "7", "8"]
 
@@ -114,7 +114,7 @@ def test_two_processes_are_told_of_by_the_first(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker("profile", "cfg.yaml", *SHORT, "--nproc", "2")
     assert code == 0, err
-    assert out.startswith("4 steps after 1 that warm up, rank 0 of 2\n")
+    assert out.startswith("4 steps after 1 warm-up steps, rank 0 of 2\n")
     assert out.count("forward") == 1
     assert any(line.startswith("Agreement") for line in out.splitlines())
     assert everything_in(folder) == before
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_it_with_130(stoker, folder, temporary):
     (folder / "stops.py").write_text(STOPS.format("os.kill(os.getpid(), signal.SIGINT)"))
     code, out, err = stoker("profile", "cfg.yaml", "+hooks={_target_: stops.Stops}")
     assert (code, out) == (130, "")
-    assert "stopped by Ctrl-C before the profile was whole" in err
+    assert "stopped by Ctrl-C before the profile was complete" in err
     assert not list(temporary.iterdir())
 
 
@@ -158,9 +158,9 @@ def test_a_scheduler_by_epochs_is_profiled_too(stoker):
 
 
 def costs(rows=(), rest=None, **phases):
-    whole = dict.fromkeys(("data", "backward", "update", "hooks", "writers", "other"), 0.0)
-    whole |= {"forward": 1.0 - sum(phases.values())} | phases
-    return Costs([*rows], whole, [0.1] * 10, 10, rest or Counts(), 5, 1, False)
+    shares = dict.fromkeys(("data", "backward", "update", "hooks", "writers", "other"), 0.0)
+    shares |= {"forward": 1.0 - sum(phases.values())} | phases
+    return Costs([*rows], shares, [0.1] * 10, 10, rest or Counts(), 5, 1, False)
 
 
 def row(hook, seconds, syncs=0):
@@ -171,17 +171,20 @@ def row(hook, seconds, syncs=0):
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "advised"),
     [
-        (costs(data=0.62), "data takes 62% of a step: give the loader workers"),
+        (costs(data=0.62), "data takes 62% of a step: use worker processes"),
         (costs(update=0.5), "the update takes 50% of a step: try SGD(…, fused=True)"),
         (costs([row("Mine", 0.3)], hooks=0.3), "hook 'Mine' takes 30% of a step"),
-        (costs([row("Mine", 0.01, 20)]), "hook 'Mine' reads back from the device in each step (2"),
+        (
+            costs([row("Mine", 0.01, 20)]),
+            "hook 'Mine' synchronizes with the device 2 times per step",
+        ),
         (costs([row("Write", 0.01, 1)]), "nothing stands out: forward takes 100% of a step"),
-        (costs(rest=Counts(90, 30)), "the step itself reads back from the device 3 times"),
+        (costs(rest=Counts(90, 30)), "the step itself synchronizes with the device 3 times"),
         (costs([row("Mine", 0.2)], hooks=0.2, data=0.3), "data takes 30% of a step"),
     ],
 )
-def test_the_sentence_names_the_largest_cost_that_can_be_avoided(found, said):
+def test_the_sentence_names_the_largest_cost_that_can_be_avoided(found, advised):
     model = net()
-    assert advice(found, Engine(model, sgd(model))).startswith(said)
+    assert advice(found, Engine(model, sgd(model))).startswith(advised)

@@ -1,74 +1,96 @@
-"""A command in several processes: the config is checked once, then all of them run the command."""
+"""Run a command in several processes: check the config once, then start them."""
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
-from stoker import launch
-from stoker.build import layout_of
-from stoker.config import ConfigError, load
-from stoker.config.run_section import RunConfig, read
+from stoker.cli.startup import frozen_imports
+from stoker.config.yaml_text import ConfigError
 
-_FLAGS = ("nproc", "on", "workers", "address", "max_restarts")
+_OPTIONS = ("nproc", "on", "workers", "address", "max_restarts")
 
 Command = Callable[[argparse.Namespace], int]
 
 
-def wants_processes(options: argparse.Namespace) -> bool:
-    """Whether processes are to be started; else this is the one, or one that was started."""
-    return any(getattr(options, flag) is not None for flag in _FLAGS)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that start processes."""
+    group = parser.add_argument_group("several processes")
+    group.add_argument("--nproc", type=int, metavar="N", help="Processes on this machine.")
+    group.add_argument(
+        "--on",
+        metavar="LAUNCHER",
+        help="Launcher: local (default), env (under torchrun or srun), ray, spark, or one that an "
+        "installed package registers.",
+    )
+    group.add_argument("--workers", type=int, metavar="N", help="Processes on the cluster.")
+    group.add_argument(
+        "--address", metavar="WHERE", help="Address of the cluster. Default: from the environment."
+    )
+    group.add_argument(
+        "--max-restarts", type=int, metavar="K", help="Restarts after a failure. Default: 0."
+    )
 
 
-def in_processes(command: Command, options: argparse.Namespace) -> int:
-    """Run the command in each of the processes that the options ask for; its exit code on rank 0.
+def add_nproc(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--nproc`` alone, for a command that runs only on this machine."""
+    parser.add_argument("--nproc", type=int, metavar="N", help="Processes on this machine.")
+    parser.set_defaults(**dict.fromkeys(_OPTIONS[1:]))
+
+
+def is_requested(options: argparse.Namespace) -> bool:
+    """Return whether the options ask for processes to be started."""
+    return any(getattr(options, name) is not None for name in _OPTIONS)
+
+
+def launch(command: Command, options: argparse.Namespace) -> int:
+    """Run the command in every requested process and return the exit code of rank 0.
 
     Raises:
-        ConfigError: the config or the options cannot be; no process was started.
+        ConfigError: the config or the options are invalid; no process has been started.
     """
     if options.nproc is None and options.on is None:
-        raise ConfigError(
-            "say how many processes: --nproc N, or --on ray or spark with --workers N"
-        )
-    run: RunConfig = read(
-        load(options.config, options.overrides, allow=options.allow).check()["run"]
-    )
+        raise ConfigError("pass the number of processes: --nproc N, or --on LAUNCHER --workers N")
+    with frozen_imports():
+        from stoker import launch
+        from stoker.build import layout_of
+        from stoker.config import load
+        from stoker.config.run_section import RunConfig, read
+    config = load(options.config, options.overrides, allow=options.allow)
+    run: RunConfig = read(config.check()["run"])
     try:
-        layout_of(run).filled(options.nproc or options.workers or 1)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    theirs = argparse.Namespace(**{**vars(options), **dict.fromkeys(_FLAGS)})
-    try:
+        accepted = launch.accepted_options(options.on)
+        if {"nproc", "workers"} & set(accepted):
+            layout_of(run).filled(options.nproc or options.workers or 1)
         code: int = launch.run(
-            _in_process,
+            _run_in_folder,
             command,
-            theirs,
+            argparse.Namespace(**{**vars(options), **dict.fromkeys(_OPTIONS)}),
             os.getcwd(),
-            nproc=1 if options.nproc is None else options.nproc,
-            on=options.on,
-            workers=options.workers,
-            address=options.address,
-            storage=_storage(run) if options.on == "ray" else None,
-            max_restarts=options.max_restarts or 0,
-            dead_after=run.dead_after if options.on is None else _changed(run, "dead_after"),
-            grace=run.grace if options.on is None else None,
+            **{name: getattr(options, name) for name in _OPTIONS},
+            **_options_from_config(run, accepted),
         )
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
     return code
 
 
-def _changed(run: RunConfig, name: str) -> float | None:
-    """The value of a field, None where it is the usual one."""
-    value: float = getattr(run, name)
-    return None if value == getattr(RunConfig(), name) else value
+def _options_from_config(run: Any, accepted: Collection[str]) -> dict[str, Any]:
+    """Return the launcher options that ``run`` sets.
+
+    A changed ``run.dead_after`` is passed even to a launcher that rejects it, with an error.
+    """
+    found: dict[str, Any] = {}
+    if "storage" in accepted and run.dir is not None:
+        found["storage"] = str(Path(run.dir) / "ray")
+    if "dead_after" in accepted or run.dead_after != type(run)().dead_after:
+        found["dead_after"] = run.dead_after
+    if "grace" in accepted:
+        found["grace"] = run.grace
+    return found
 
 
-def _in_process(command: Command, options: argparse.Namespace, folder: str) -> int:
-    os.chdir(folder)  # on a cluster, too, paths are those that were typed
+def _run_in_folder(command: Command, options: argparse.Namespace, folder: str) -> int:
+    os.chdir(folder)  # relative paths mean the same on a cluster
     return command(options)
-
-
-def _storage(run: RunConfig) -> str | None:
-    """Where Ray keeps what it is told: beside the runs."""
-    return str(Path(run.dir) / "ray") if run.dir is not None else None

@@ -1,4 +1,4 @@
-"""``stoker new``: a starter project that trains at once."""
+"""``stoker new``: create a starter project."""
 
 import argparse
 import json
@@ -10,11 +10,16 @@ from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 
 
-def new(options: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="DIR", help="The folder to create.")
+
+
+def run(options: argparse.Namespace) -> int:
     """Copy the starter project into a new folder."""
     folder = local_path(options.folder, "the folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"'{folder}' is there already and not empty: choose another name")
+        raise ConfigError(f"'{folder}' already exists and is not empty: choose another name")
     starter = files("stoker.cli") / "starter"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,7 +30,7 @@ def new(options: argparse.Namespace) -> int:
                 text.replace("{name}", name).replace("{quoted}", json.dumps(name)), encoding="utf-8"
             )
     except OSError as error:
-        raise ConfigError(f"'{folder}' cannot be made: {error.strerror}") from error
+        raise ConfigError(f"'{folder}' cannot be created: {error.strerror}") from error
     print(f"{folder} is ready:")
     print(f"  cd {_quoted(folder)}")
     print("  stoker train config.yaml")

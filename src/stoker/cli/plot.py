@@ -1,4 +1,4 @@
-"""Curves for the terminal."""
+"""Draw curves in the terminal."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """A curve in one line."""
+    """Return a curve as one line of block characters."""
     picked = _thinned(values, width)
     low, high = min(picked), max(picked)
     span = (high - low) or 1.0
@@ -14,7 +14,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def chart(values: Sequence[float], width: int = 64, height: int = 12) -> list[str]:
-    """A curve over several lines, with the highest and lowest value beside it."""
+    """Return a curve as several lines, labelled with its highest and lowest value."""
     picked = _thinned(values, width)
     low, high = min(picked), max(picked)
     span = (high - low) or 1.0

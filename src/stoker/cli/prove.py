@@ -1,18 +1,44 @@
-"""``stoker prove``: kill a training again and again, and see whether it ends at the same bits."""
+"""``stoker prove``: kill a training repeatedly and check that it ends at the same bits."""
 
 import argparse
 import sys
+from functools import partial
 
 from stoker.cli.exit_codes import FAILED, OK
-from stoker.config import ConfigError, load
+from stoker.cli.options import add_config
+from stoker.cli.startup import frozen_imports
+from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import StokerError
-from stoker.testing.kill import KINDS, check_kinds
-from stoker.testing.proof import prove as proved
-from stoker.testing.proof import working_folder
 
 
-def prove(options: argparse.Namespace) -> int:
-    """Print what happens and the verdict."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser)
+    parser.add_argument(
+        "--kills", type=int, default=5, metavar="N", help="Number of kills. Default: 5."
+    )
+    parser.add_argument(
+        "--at",
+        metavar="KINDS",
+        help="Where to kill: a comma-separated list of step, save, eval and data. Default: all.",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="Seed of the moments of the kills. Default: 0."
+    )
+    parser.add_argument(
+        "--nproc", type=int, default=1, metavar="N", help="Processes on this machine. Default: 1."
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="Keep the folder with both runs, records and logs."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the progress and the verdict."""
+    with frozen_imports():
+        from stoker.config import load
+        from stoker.testing.kill import KINDS, check_kinds
+        from stoker.testing.proof import prove, working_folder
     config = load(options.config, options.overrides, allow=options.allow)
     kinds = KINDS if options.at is None else tuple(filter(None, options.at.split(",")))
     try:
@@ -21,19 +47,19 @@ def prove(options: argparse.Namespace) -> int:
         raise ConfigError(f"--at: {error}") from error
     for name in ("kills", "nproc"):
         if (count := getattr(options, name)) < 1:
-            raise ConfigError(f"--{name} is a whole number from 1, got {count}")
+            raise ConfigError(f"--{name} must be at least 1, got {count}")
     with working_folder(keep=options.keep) as folder:
         if options.keep:
-            print(f"runs, records and logs stay in {folder}", flush=True)
+            print(f"runs, records and logs are kept in {folder}", flush=True)
         try:
-            verdict = proved(
+            verdict = prove(
                 config,
                 folder,
                 kills=options.kills,
                 at=kinds,
                 seed=options.seed,
                 nproc=options.nproc,
-                log=_say,
+                log=partial(print, flush=True),
             )
         except ConfigError:
             raise
@@ -42,9 +68,5 @@ def prove(options: argparse.Namespace) -> int:
             return FAILED
     print(f"\n{verdict.text()}")
     if not verdict.same and not options.keep:
-        print("note: with --keep, both runs stay to be looked at")
+        print("note: pass --keep to inspect both runs afterwards")
     return OK if verdict.same else FAILED
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

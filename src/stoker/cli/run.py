@@ -1,4 +1,4 @@
-"""``stoker run``: a script for one of the older trainers, as it is."""
+"""``stoker run``: run an unmodified script for one of the older trainers."""
 
 import argparse
 import runpy
@@ -8,43 +8,62 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stoker import launch
 from stoker.cli.exit_codes import OK
+from stoker.cli.startup import frozen_imports
 from stoker.config.yaml_text import ConfigError
-from stoker.trainer import Trainer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--prefer-dialects",
+        action="store_true",
+        help="Use the dialects even if the original package is installed.",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="Print which hooks act where, instead of training.",
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="A Python file.")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="Arguments of the script."
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the script; what it imports of an older trainer is found in the dialects."""
+    """Run the script with the dialects in place of the packages that it imports."""
     script = Path(options.script)
     if not script.is_file():
         raise ConfigError(f"there is no script '{script}'")
-    import_module("stoker.dialects.aliases").Dialects(prefer=options.prefer_dialects).install()
+    with frozen_imports():
+        import_module("stoker.dialects.aliases").Dialects(prefer=options.prefer_dialects).install()
+        from stoker import Trainer, launch
     if options.explain:
-        Trainer.fit = _explain  # type: ignore[method-assign]
-        launch.run = _here  # type: ignore[assignment]
+        Trainer.fit = _explain  # type: ignore[assignment,method-assign]
+        launch.run = _call  # type: ignore[assignment]
     sys.argv = [str(script), *options.args]
     sys.path.insert(0, str(script.parent.absolute()))
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except _Explained as explained:  # here, wherever the script lets its output go
+    except _Explained as explained:  # printed here, in case the script redirects its output
         print(explained.text)
     return OK
 
 
 class _Explained(SystemExit):
-    """Ends the script before its first training."""
+    """Ends the script at its first training."""
 
     def __init__(self, text: str) -> None:
         super().__init__(OK)
         self.text = text
 
 
-def _explain(self: Trainer, *_: Any, **__: Any) -> NoReturn:
-    """In place of the first training of the script."""
-    raise _Explained(import_module("stoker.dialects.adapter").explain(self))
+def _explain(trainer: Any, *_: Any, **__: Any) -> NoReturn:
+    """Replace ``Trainer.fit``: explain instead of training."""
+    raise _Explained(import_module("stoker.dialects.adapter").explain(trainer))
 
 
-def _here(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
-    """In place of starting processes: what each of them would do, as the only one."""
+def _call(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+    """Replace ``launch.run``: call the function here instead of starting processes."""
     return function(*arguments)

@@ -5,7 +5,7 @@ from inspect import Parameter
 from typing import Any
 
 from stoker.config.lazy import Lazy, Section, children
-from stoker.config.other_trainers import KEYS, right_spelling
+from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.signature import ANYTHING, described, fits, parameters, type_of
 from stoker.config.yaml_text import Named
 from stoker.core.errors import did_you_mean
@@ -142,7 +142,7 @@ def unknown_keys(tree: Section, used: set[str], nodes_only: bool) -> list[str]:
     for key, value in tree.items():
         if key in KEYS or key in used or str(key).startswith("_"):
             continue
-        near = right_spelling(str(key)) or did_you_mean(str(key), KEYS)
+        near = use_instead(str(key)) or did_you_mean(str(key), KEYS)
         if (
             nodes_only
             and not any(True for _ in nodes(value))

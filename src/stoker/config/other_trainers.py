@@ -1,10 +1,10 @@
-"""What other trainers call the keys of a config, so that a habit gets the right answer."""
+"""Names that other trainers use for the keys of a config, for helpful errors."""
 
 KEYS = (
     *("model", "optimizer", "criterion", "lr_scheduler", "step", "hooks"),
     *("train_loader", "val_loader", "predict_loader", "run", "imports"),
 )
-"""The keys of a config."""
+"""The top-level keys of a config."""
 
 _OURS_BY_THEIRS = {
     "run.epochs": "max_epochs num_train_epochs n_epochs num_epochs epoch_num train_epoch max_epoch",
@@ -53,7 +53,16 @@ _OURS = {
 }
 
 
-def right_spelling(name: str) -> str:
-    """The end of an error message for a name that others use, or nothing."""
-    ours = _OURS.get(name.rpartition(".")[2].lower().replace("-", "_"))
-    return f": here it is '{ours}'" if ours else ""
+def stoker_name(name: str) -> str | None:
+    """Return the key that corresponds to another trainer's name, or None."""
+    return _OURS.get(name.rpartition(".")[2].lower().replace("-", "_"))
+
+
+def use_instead(name: str) -> str:
+    """Return the end of an error message for another trainer's name, or an empty string.
+
+    >>> use_instead("max_epochs")
+    "; use 'run.epochs'"
+    """
+    ours = stoker_name(name)
+    return f"; use '{ours}'" if ours else ""

@@ -8,7 +8,7 @@ from stoker.config import paths
 from stoker.config.check import is_word
 from stoker.config.lazy import Lazy, Section, copied
 from stoker.config.names import UnknownNameError
-from stoker.config.other_trainers import KEYS, right_spelling
+from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.registry import RegistryError
 from stoker.config.resolve import has_references
 from stoker.config.run_section import RunConfig, section_type
@@ -56,7 +56,7 @@ def apply(tree: Section, override: str, callee: Any) -> None:
         else:
             _set(tree, keys, match["text"], value, origin, callee)
     except paths.NoSuchPlaceError as error:
-        near = right_spelling(match["path"])
+        near = use_instead(match["path"])
         reason = f"'{match['path']}' is not known{near}" if near else str(error)
         raise ConfigError(f"{origin}: {reason}") from None
 
@@ -130,7 +130,7 @@ def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, cal
     found = paths.key_in(owner, keys[-1])
     kind = _kind(owner, keys, found, callee)
     if not kind.known:
-        near = right_spelling(".".join(keys)) or kind.near
+        near = use_instead(".".join(keys)) or kind.near
         at = f"'{'.'.join(keys[:-1])}'" if len(keys) > 1 else "a config"
         raise ConfigError(f"{origin}: {at} has no '{keys[-1]}'{near}")
     value = typed(text, value, kind.type)

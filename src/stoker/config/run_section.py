@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Literal, get_type_hints
 
 from stoker.config.lazy import Section
-from stoker.config.other_trainers import right_spelling
+from stoker.config.other_trainers import use_instead
 from stoker.config.resolve import has_references
 from stoker.config.signature import described, fits
 from stoker.core.errors import UnsupportedURLError, did_you_mean
@@ -131,7 +131,7 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
     for key, value in section.items():
         place = f"{where(key)}: " if where(key) not in ("", _DEFAULT) else ""
         if key not in hints:
-            near = right_spelling(str(key)) or did_you_mean(str(key), hints)
+            near = use_instead(str(key)) or did_you_mean(str(key), hints)
             found.append(f"{place}'{path}' has no field '{key}'{near}")
         elif (inner := section_type(kind, key)) is not None and not has_references(value):
             found += faults_of(value, inner, f"{path}.{key}")

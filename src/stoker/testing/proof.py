@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
-from stoker.build import assembled
+from stoker.build import build_job
 from stoker.config import Config, ConfigError, load
 from stoker.config.lazy import Section
 from stoker.core.errors import StokerError
@@ -135,7 +135,7 @@ def _as_function(training: Training) -> TrainFunction:
 
     def train(run_dir: Path) -> None:
         config.tree.setdefault("run", Section())["dir"] = str(run_dir)
-        assembled(config).fit()
+        build_job(config).fit()
 
     return train
 

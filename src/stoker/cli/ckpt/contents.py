@@ -1,4 +1,4 @@
-"""What is in a checkpoint, without its tensors: values, and names, types and shapes."""
+"""The contents of a checkpoint without loading its tensors."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from stoker.storage import open_storage
 
 @dataclass
 class Contents:
-    """A checkpoint as its manifest, its shared values, and where each tensor stands."""
+    """A checkpoint: its manifest, its shared values, and the location of each tensor."""
 
     path: Path
     manifest: Manifest
@@ -27,7 +27,7 @@ class Contents:
 
     @classmethod
     def read(cls, path: Path, *, verify: bool) -> "Contents":
-        """Read it; unless ``verify``, only what the manifest and file sizes tell is checked.
+        """Read a checkpoint. Without ``verify``, only the manifest and file sizes are checked.
 
         Raises:
             CheckpointError: it is damaged.
@@ -44,28 +44,28 @@ class Contents:
         raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
 
     def part(self, *keys: str) -> Json:
-        """The values below some keys; nothing where there are none."""
+        """Return the values below some keys, or an empty dict."""
         node = self.values
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
         return {} if node is None else node
 
     def tensors(self, node: Json) -> dict[str, StoredTensor]:
-        """The tensors that values refer to, by name, each once, in their order."""
+        """Return the tensors that values refer to, by name, in order."""
         return {name: self.stored.tensors[name] for name in _names(node)}
 
     def load(self, node: Json) -> object:
-        """Values with their tensors, in fresh memory."""
+        """Load values together with their tensors."""
         return unflatten(self.stored.read(tensor_names(node)), node)
 
     def check_run(self) -> None:
-        """Refuse a checkpoint that a run did not make."""
+        """Raise `CheckpointError` unless a run saved the checkpoint."""
         if not isinstance(self.values, dict) or not {"model", "engine", "run"} <= set(self.values):
-            raise CheckpointError(f"'{self.path}' is a checkpoint, but not of a run")
+            raise CheckpointError(f"'{self.path}' is a checkpoint, but not one of a run")
 
 
-def verified(path: Path) -> Contents:
-    """The contents of a checkpoint of a run, every byte of it checked."""
+def read_verified(path: Path) -> Contents:
+    """Read the checkpoint of a run and check every byte of it."""
     contents = Contents.read(path, verify=True)
     contents.check_run()
     return contents
@@ -81,10 +81,10 @@ def _names(node: Json) -> Iterator[str]:
 
 
 def bytes_of(stored: StoredTensor) -> int:
-    """The size of a tensor."""
+    """Return the size of a tensor in bytes."""
     return prod(stored.shape) * stored.dtype.itemsize
 
 
 def dtype_name(stored: StoredTensor) -> str:
-    """What safetensors calls the type of a tensor."""
+    """Return the safetensors name of a tensor's type."""
     return DTYPES[stored.dtype]

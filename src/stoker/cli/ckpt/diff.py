@@ -1,4 +1,4 @@
-"""Where two states differ, value by value and tensor by tensor."""
+"""``stoker ckpt diff``: compare two checkpoints value by value and tensor by tensor."""
 
 import argparse
 import math
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
-from stoker.cli.ckpt.find import one_in
+from stoker.cli.ckpt.find import find_one
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 
 _LONG = 8
-"""Lists of more plain values than this are compared as one."""
+"""Longer lists of plain values are reported as one difference."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Difference:
 
     Args:
         path: the keys that lead to it.
-        text: how.
-        of_tensors: whether it is about a tensor.
-        size: how large it is, to sort by; what is in one of the two only is largest.
+        text: a description.
+        of_tensors: whether a tensor differs.
+        size: the sort key; infinite for a value that only one state has.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Difference:
 
 
 def differences(first: Any, second: Any, path: str = "") -> Iterator[Difference]:
-    """Everything that differs, by bits: NaN equals NaN, and 0.0 differs from -0.0."""
+    """Yield all bitwise differences: NaN equals NaN, and 0.0 differs from -0.0."""
     if isinstance(first, np.ndarray):
         first = _as_tensor(first)
     if isinstance(second, np.ndarray):
@@ -52,14 +52,15 @@ def differences(first: Any, second: Any, path: str = "") -> Iterator[Difference]
     elif _is_list(first) and _is_list(second):
         yield from _of_lists(first, second, path)
     elif not _same(first, second):
-        yield Difference(path, f"{said(first)} → {said(second)}", isinstance(first, Tensor))
+        text = f"{_formatted(first)} → {_formatted(second)}"
+        yield Difference(path, text, isinstance(first, Tensor))
 
 
 def _of_mappings(
     first: Mapping[Any, Any], second: Mapping[Any, Any], path: str
 ) -> Iterator[Difference]:
     for key in [*first, *(key for key in second if key not in first)]:
-        below = ".".join(filter(None, (path, str(key))))  # a lone optimizer has no name
+        below = ".".join(filter(None, (path, str(key))))  # a single optimizer has no name
         if key not in second:
             yield _only("A", first[key], below)
         elif key not in first:
@@ -104,13 +105,13 @@ def _largest(first: Tensor, second: Tensor) -> float:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, a row for each element."""
+    """Return the bytes of a tensor, one row per element."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).reshape(tensor.numel(), tensor.itemsize)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """A numpy array as a tensor, or as a list where torch does not have its type."""
+    """Return a numpy array as a tensor, or as a list if torch lacks its type."""
     try:
         return torch.from_numpy(array.copy())
     except TypeError:
@@ -118,7 +119,7 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _only(where: str, value: Any, path: str) -> Difference:
-    return Difference(path, f"only in {where}: {said(value)}", isinstance(value, Tensor))
+    return Difference(path, f"only in {where}: {_formatted(value)}", isinstance(value, Tensor))
 
 
 def _is_list(value: Any) -> bool:
@@ -138,8 +139,7 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def said(value: Any) -> str:
-    """A value in a few characters."""
+def _formatted(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)} {_dtype(value)}"
     if isinstance(value, Mapping | Set) or _is_list(value):
@@ -152,15 +152,15 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-_COUNTED = ("step", "epoch", "samples", "metrics")
-"""What the values of a run repeat of its info."""
+_IN_INFO = ("step", "epoch", "samples", "metrics")
+"""Values of ``run`` that the manifest's info repeats."""
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Print what differs."""
+    """Print the differences."""
     if options.top < 1:
-        raise ConfigError(f"--top is at least 1, got {options.top}")
-    first, second = (one_in(local_path(path)) for path in (options.first, options.second))
+        raise ConfigError(f"--top must be at least 1, got {options.top}")
+    first, second = (find_one(local_path(path)) for path in (options.first, options.second))
     a, b = (Contents.read(path, verify=True) for path in (first, second))
     found = _sections(a, b)
     if not any(found.values()):
@@ -183,12 +183,12 @@ def _sections(a: Contents, b: Contents) -> dict[str, list[Difference]]:
 
 
 def _rank(row: Difference) -> tuple[bool, bool, float]:
-    """The model first, random states last; within each, the largest difference first."""
+    """Sort the model first and random states last; within each, the largest difference first."""
     return (not row.path.startswith("model."), row.path.startswith("rank "), -row.size)
 
 
 def _described(contents: Contents) -> dict[str, Any]:
-    """What the manifest tells, by section."""
+    """Return the values of the manifest by section."""
     manifest = contents.manifest
     info = dict(manifest.info)
     metrics, settings = info.pop("metrics", {}), info.pop("settings", {})
@@ -200,13 +200,13 @@ def _described(contents: Contents) -> dict[str, Any]:
 def _state(contents: Contents) -> Any:
     state = contents.load(contents.values)
     if isinstance(state, dict) and isinstance(state.get("run"), dict):
-        run = {name: value for name, value in state["run"].items() if name not in _COUNTED}
+        run = {name: value for name, value in state["run"].items() if name not in _IN_INFO}
         return state | {"run": run}
     return state
 
 
 def _of_ranks(a: Contents, b: Contents) -> Iterator[Difference]:
-    """What differs in what belonged to each process alone; other numbers of them are told above."""
+    """Yield differences in the per-rank state of the ranks that both checkpoints have."""
     for rank in range(min(a.manifest.world_size, b.manifest.world_size)):
         one, other = (read_own(side.path, side.manifest, rank) for side in (a, b))
         yield from differences(one, other, f"rank {rank}")

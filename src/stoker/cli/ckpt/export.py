@@ -1,4 +1,4 @@
-"""The averaged weights in a checkpoint."""
+"""``stoker ckpt export``: write the weights of a checkpoint to one file."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,56 +7,57 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.cli.ckpt.contents import Contents, verified
-from stoker.cli.ckpt.find import one_in
+from stoker.cli.ckpt.contents import Contents, read_verified
+from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
 from stoker.cli.exit_codes import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 
 
-def averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
-    """The weights with the average in the place of parameters; buffers stay as they are."""
+def _averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
+    """Return the weights with averaged parameters; buffers are unchanged."""
     held = {
         name: state["average"]
         for name, state in contents.part("hooks").items()
         if isinstance(state, dict) and list(state) == ["average"]
     }
     if len(held) != 1:
-        found = f"of the hooks {', '.join(held)} do" if held else "none of its hooks does"
+        found = f"the hooks {', '.join(held)} do" if held else "none of its hooks does"
         raise ConfigError(
-            f"--ema needs one hook that holds an average, but in '{contents.path}' {found}"
+            f"--ema needs exactly one hook that averages weights; in '{contents.path}', {found}"
         )
     ((hook, node),) = held.items()
     average: Any = contents.load(node)
     if not average:
         raise ConfigError(
-            f"hook '{hook}' holds no average in '{contents.path}': it had not begun, or had "
-            "already put it into the model"
+            f"hook '{hook}' has no average in '{contents.path}': it had not started yet, or had "
+            "already copied it into the model"
         )
     new = {id(weights[name]): value for name, value in average.items()}
-    return {name: new.get(id(value), value) for name, value in weights.items()}  # tied ones, too
+    # tied weights share one tensor, and so one average
+    return {name: new.get(id(value), value) for name, value in weights.items()}
 
 
 _SUFFIXES = (".safetensors", ".pt", ".onnx")
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the weights, averaged ones where asked."""
+    """Write the weights, or their average with ``--ema``."""
     output = local_path(options.output, "--output")
     check_output(output, _SUFFIXES)
     _check_config(options, output)
-    contents = verified(one_in(local_path(options.path)))
+    contents = read_verified(find_one(local_path(options.path)))
     weights: Any = contents.load(contents.values["model"])
-    job = None
+    model = None
     if options.config is not None:
-        from stoker.cli.ckpt.onnx import built
+        from stoker.cli.ckpt.onnx import build_model
 
-        job = built(options)
+        model = build_model(options)
     if options.ema:
-        weights = averaged(contents, weights)
-    if job is not None:
-        job.export(weights, output)
+        weights = _averaged(contents, weights)
+    if model is not None:
+        model.export(weights, output)
     elif output.suffix == ".pt":
         save_pt(output, weights)
     else:
@@ -72,13 +73,13 @@ def _check_config(options: argparse.Namespace, output: Path) -> None:
     if output.suffix == ".onnx":
         if options.config is None:
             raise ConfigError(
-                ".onnx needs --config CFG: a checkpoint holds weights, and the config says which "
-                "model they are of and what goes into it"
+                ".onnx needs --config CFG: a checkpoint contains only weights, and the config "
+                "defines the model and its inputs"
             )
         from stoker.cli.ckpt.onnx import check_packages
 
         check_packages()
     elif options.config is not None:
-        raise ConfigError(f"--config is for .onnx; {output.suffix} needs none")
+        raise ConfigError(f"--config applies only to .onnx, not to {output.suffix}")
     if options.allow and options.config is None:
-        raise ConfigError("--allow is about a config, but --config names none")
+        raise ConfigError("--allow needs --config CFG")

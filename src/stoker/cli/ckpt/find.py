@@ -1,4 +1,4 @@
-"""Which checkpoints a path means, and how their sizes and ages are said."""
+"""Find the checkpoints that a path on the command line refers to."""
 
 import sys
 from pathlib import Path
@@ -13,15 +13,15 @@ _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a checkpoint or, by its name, was to be one."""
+    """Return whether a folder is a checkpoint, complete or not."""
     return path.is_dir() and ((path / MANIFEST).exists() or step_in_name(path.name) is not None)
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of checkpoints that a run folder, or that folder itself, means."""
+    """Return the checkpoints folder of a run folder, or the folder itself."""
     if not path.exists():
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        near = did_you_mean(path.name, [one.name for one in beside])
+        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = did_you_mean(path.name, [one.name for one in siblings])
         raise ConfigError(f"there is no '{path}'{near}")
     if not path.is_dir():
         raise ConfigError(f"'{path}' is a file, {_EXPECTED}")
@@ -29,8 +29,8 @@ def folder_of(path: Path) -> Path:
     return inside if inside.is_dir() else path
 
 
-def all_in(path: Path) -> list[Path]:
-    """Every checkpoint a path means, oldest first; those without a manifest, too."""
+def find_all(path: Path) -> list[Path]:
+    """Return all checkpoints at a path, oldest first, including those without a manifest."""
     if is_checkpoint(path):
         return [path]
     folder = folder_of(path)
@@ -42,25 +42,25 @@ def all_in(path: Path) -> list[Path]:
     return sorted(found, key=lambda one: step_in_name(one.name) or 0)
 
 
-def one_in(path: Path) -> Path:
-    """The checkpoint a path means: itself, or the newest whole one of a run, which is said."""
+def find_one(path: Path) -> Path:
+    """Return the checkpoint at a path, or the newest valid one of a run, which is printed."""
     if is_checkpoint(path):
         return path
     folder = folder_of(path)
     newest = Checkpoints(folder).newest()
     if newest is None:
-        raise ConfigError(f"there is no whole checkpoint in '{folder}', {_EXPECTED}")
+        raise ConfigError(f"there is no valid checkpoint in '{folder}', {_EXPECTED}")
     print(f"checkpoint {newest}", file=sys.stderr)
     return newest
 
 
 def size_of(path: Path) -> int:
-    """The bytes of the files of a checkpoint."""
+    """Return the size of a checkpoint in bytes."""
     return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
 
 
-def said_age(seconds: float) -> str:
-    """A time that has passed, for people."""
+def format_age(seconds: float) -> str:
+    """Format an age, such as "5 min"."""
     for limit, length, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
             return f"{max(seconds, 0) / length:.0f} {unit}"

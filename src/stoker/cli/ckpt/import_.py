@@ -1,4 +1,4 @@
-"""What torch.save wrote, read without running code unless its maker is trusted."""
+"""``stoker ckpt import``: convert weights of other frameworks to safetensors."""
 
 import argparse
 import json
@@ -20,46 +20,46 @@ from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 
 
-def unpickled(path: Path, *, trust: bool) -> Any:
-    """The contents of a file of torch.save; only tensors and plain values unless trusted."""
+def _unpickle(path: Path, *, trust: bool) -> Any:
+    """Load a file of torch.save; without ``trust``, only tensors and plain values."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they warn of is refused in words
+            warnings.simplefilter("ignore")  # unsafe files raise an error below
             return torch.load(path, map_location="cpu", weights_only=not trust)
-    except Exception as error:  # of bytes that mean nothing, any can come
+    except Exception as error:  # arbitrary bytes can raise anything
         raise ConfigError(_reason(path, error, trust)) from error
 
 
 def _reason(path: Path, error: Exception, trust: bool) -> str:
-    """Why a file was refused, in one sentence."""
+    """Return why a file was rejected."""
     message = str(error)
-    asks = re.search(r"GLOBAL ([\w.]+)", message)
+    needed = re.search(r"GLOBAL ([\w.]+)", message)
     if not trust and "TorchScript" in message:
         what = "a TorchScript program"
-    elif not trust and asks:
-        what = f"a pickle that asks for '{asks[1]}'"
+    elif not trust and needed:
+        what = f"a pickle that needs '{needed[1]}'"
     elif not trust and isinstance(error, pickle.UnpicklingError):
-        what = "a pickle of more than weights"
+        what = "a pickle with more than weights"
     else:
-        said = " ".join(f"{type(error).__name__} {message}".split())
-        return f"'{path}' is no file that torch can load: {said[:200]}"
+        reason = " ".join(f"{type(error).__name__} {message}".split())
+        return f"torch cannot load '{path}': {reason[:200]}"
     return (
-        f"'{path}' is {what}, which can run any code when it is loaded: give --trust if you know "
-        "who made it"
+        f"'{path}' is {what}, which can execute arbitrary code when loaded: pass --trust if you "
+        "trust its source"
     )
 
 
-_WHOLE = ("model.safetensors", "pytorch_model.bin")
+_SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _INSIDE = ("state_dict", "model_state_dict", "model", "module")
-"""Where programs put a state dict beside other things: Lightning, tutorials, many, DeepSpeed."""
+"""Keys of the state dict in files of Lightning, tutorials, many others, and DeepSpeed."""
 
 _PREFIXES = ("model.", "module.", "_orig_mod.")
-"""What Lightning modules, DataParallel and torch.compile put before every name."""
+"""Prefixes that Lightning modules, DataParallel and torch.compile add to every name."""
 
 
 def import_(options: argparse.Namespace) -> int:
-    """Read weights, bare their names, and write them."""
+    """Read weights, strip common prefixes from their names, and write them."""
     source = local_path(options.file)
     output = local_path(options.output, "--output")
     check_output(output, (".safetensors",))
@@ -68,7 +68,7 @@ def import_(options: argparse.Namespace) -> int:
     found = _from_folder(source, options.trust) if source.is_dir() else None
     if found is None:
         found = _from_file(source, options.trust)
-    weights = _only_tensors(_bare_names(found))
+    weights = _only_tensors(_strip_prefixes(found))
     save_safetensors(output, weights)
     numbers = sum(value.numel() for value in weights.values())
     size = format_size(output.stat().st_size)
@@ -77,15 +77,17 @@ def import_(options: argparse.Namespace) -> int:
 
 
 def _from_folder(folder: Path, trust: bool) -> dict[str, Any]:
-    """The weights of a Hugging Face folder; safetensors before pickles."""
+    """Read the weights of a Hugging Face folder, preferably from safetensors."""
     if (folder / MANIFEST).exists():
-        raise ConfigError(f"'{folder}' is a checkpoint of Stoker: use stoker ckpt export")
-    for whole, index in zip(_WHOLE, _INDEX, strict=True):
-        if (folder / whole).is_file():
-            return _from_file(folder / whole, trust)
+        raise ConfigError(f"'{folder}' is a Stoker checkpoint: use stoker ckpt export")
+    for single, index in zip(_SINGLE, _INDEX, strict=True):
+        if (folder / single).is_file():
+            return _from_file(folder / single, trust)
         if (folder / index).is_file():
             return _from_shards(folder / index, trust)
-    raise ConfigError(f"'{folder}' holds no weights: expected one of {', '.join(_WHOLE + _INDEX)}")
+    raise ConfigError(
+        f"'{folder}' contains no weights: expected one of {', '.join(_SINGLE + _INDEX)}"
+    )
 
 
 def _from_shards(index: Path, trust: bool) -> dict[str, Any]:
@@ -93,17 +95,17 @@ def _from_shards(index: Path, trust: bool) -> dict[str, Any]:
         table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names: set[str] = set(table.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"'{index}' is no index of weights: {error}") from error
+        raise ConfigError(f"'{index}' is not an index of weights: {error}") from error
     weights: dict[str, Any] = {}
     for name in sorted(names):
         shard = index.parent / name
         if Path(name).name != name or not shard.is_file():
-            raise ConfigError(f"'{index}' names '{name}', which is no file beside it")
+            raise ConfigError(f"'{index}' lists '{name}', which is not a file in the same folder")
         weights |= _from_file(shard, trust)
     missing = [name for name in table if name not in weights]
     if missing:
         raise ConfigError(
-            f"'{index}' names {len(missing)} weights that no shard has, such as '{missing[0]}'"
+            f"'{index}' lists {len(missing)} weights that no shard contains, such as '{missing[0]}'"
         )
     return weights
 
@@ -119,53 +121,53 @@ def _from_file(path: Path, trust: bool) -> dict[str, Any]:
             return dict(load_file(path))
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"'{path}' cannot be read: {error}") from error
-    return _state_dict(unpickled(path, trust=trust), path)
+    return _state_dict(_unpickle(path, trust=trust), path)
 
 
 def _state_dict(loaded: Any, path: Path) -> dict[str, Any]:
-    """The state dict in what was unpickled; where it stood is said."""
+    """Return the state dict inside a loaded object; print where it was found."""
     if isinstance(loaded, nn.Module):
         return dict(loaded.state_dict())
     if not isinstance(loaded, Mapping):
-        raise ConfigError(f"'{path}' holds a {type(loaded).__name__}, expected a state dict")
+        raise ConfigError(f"'{path}' contains a {type(loaded).__name__}, expected a state dict")
     for key in _INSIDE:
         inner = loaded.get(key)
         if isinstance(inner, nn.Module):
             inner = inner.state_dict()
         if isinstance(inner, Mapping) and _is_state_dict(inner):
-            _say(f"weights of '{key}' in {path.name}; nothing else of it is taken")
+            _print_note(f"weights of '{key}' in {path.name}; the rest of the file is ignored")
             return dict(inner)
     if _is_state_dict(loaded):
         return dict(loaded)
     keys = ", ".join(map(str, list(loaded)[:8]))
-    raise ConfigError(f"'{path}' holds no state dict that can be told: its keys are {keys}")
+    raise ConfigError(f"'{path}' contains no recognizable state dict: its keys are {keys}")
 
 
 def _is_state_dict(value: Mapping[Any, Any]) -> bool:
-    """Whether it has names and tensors; what a module adds of its own, only under its own key."""
+    """Return whether all values are tensors, or extra state under its own key."""
     named = bool(value) and all(isinstance(key, str) for key in value)
     return named and all(
         isinstance(one, Tensor) or key.endswith("_extra_state") for key, one in value.items()
     )
 
 
-def _bare_names(weights: dict[str, Any]) -> dict[str, Any]:
-    """Names without what stands before all of them."""
+def _strip_prefixes(weights: dict[str, Any]) -> dict[str, Any]:
+    """Remove prefixes that all names share."""
     stripped = ""
     while prefix := next((p for p in _PREFIXES if all(n.startswith(p) for n in weights)), ""):
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
         stripped += prefix
     if stripped:
-        _say(f"stripped '{stripped}' from every name")
+        _print_note(f"stripped '{stripped}' from every name")
     return weights
 
 
 def _only_tensors(weights: dict[str, Any]) -> dict[str, Tensor]:
     left_out = [name for name, value in weights.items() if not isinstance(value, Tensor)]
     if left_out:
-        _say(f"left out, as they are no tensors: {', '.join(left_out)}")
+        _print_note(f"skipped, because they are not tensors: {', '.join(left_out)}")
     return {name: value for name, value in weights.items() if isinstance(value, Tensor)}
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``stoker ckpt ls`` and ``verify``: which checkpoints there are, and whether they are whole."""
+"""``stoker ckpt ls`` and ``verify``: list checkpoints and check that they are valid."""
 
 import argparse
 import json
@@ -14,13 +14,13 @@ from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.checkpoint.read.verify import verify_checkpoint
 from stoker.checkpoint.retention import Best
-from stoker.cli.ckpt.find import all_in, said_age, size_of
+from stoker.cli.ckpt.find import find_all, format_age, size_of
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage import format_size, local_path
 
 _COLUMNS = 6
-"""How many results fit beside each other."""
+"""The number of metrics shown."""
 
 
 @dataclass
@@ -42,40 +42,40 @@ class _Row:
 def ls(options: argparse.Namespace) -> int:
     """List checkpoints."""
     path = local_path(options.path)
-    found = all_in(path)
+    found = find_all(path)
     rows = [row for one in found if (row := _row(one, quick=options.quick)) is not None]
     _mark_best(rows)
     if options.json:
         print(json.dumps([_plain(row) for row in rows], indent=2))
         return OK
-    _print_table(rows, whole="sizes fit" if options.quick else "whole")
+    _print_table(rows, valid="sizes match" if options.quick else "valid")
     for left in sorted(found[0].parent.glob(".step-*.partial-*")):
-        print(f"{left.name}: a save that is under way, or was cut short")
+        print(f"{left.name}: a save that is in progress or was interrupted")
     return OK
 
 
 def verify(options: argparse.Namespace) -> int:
     """Check every byte."""
-    paths = all_in(local_path(options.path))
-    broken = 0
+    paths = find_all(local_path(options.path))
+    damaged = 0
     for path in paths:
         faults = verify_checkpoint(path)
         if not path.exists():
-            print(f"{path.name}: removed meanwhile, as a run that lives does")
+            print(f"{path.name}: removed in the meantime by a running training")
             continue
-        broken += bool(faults)
+        damaged += bool(faults)
         if not faults:
             count = len(Manifest.read(path).files)
-            print(f"{path.name}: whole ({count} files, {format_size(size_of(path))})")
+            print(f"{path.name}: valid ({count} files, {format_size(size_of(path))})")
         for fault in faults:
             print(f"{path.name}: {fault}")
-    if broken:
-        print(f"{broken} of {len(paths)} checkpoints {'is' if broken == 1 else 'are'} broken")
-    return FAILED if broken else OK
+    if damaged:
+        print(f"{damaged} of {len(paths)} checkpoints {'is' if damaged == 1 else 'are'} damaged")
+    return FAILED if damaged else OK
 
 
 def _row(path: Path, *, quick: bool) -> _Row | None:
-    """What is known of a checkpoint; None if a run that lives has removed it meanwhile."""
+    """Return a row about a checkpoint, or None if a running training has removed it."""
     faults = verify_checkpoint(path, quick=quick)
     named, info = step_in_name(path.name), {}
     step = -1 if named is None else named
@@ -83,7 +83,7 @@ def _row(path: Path, *, quick: bool) -> _Row | None:
         manifest = Manifest.read(path)
         step, info = manifest.step, manifest.info
     except CheckpointError:
-        pass  # it is among the faults
+        pass  # already among the faults
     try:
         when = path / MANIFEST if (path / MANIFEST).exists() else path
         return _Row(path, step, size_of(path), when.stat().st_mtime, faults, info)
@@ -92,15 +92,15 @@ def _row(path: Path, *, quick: bool) -> _Row | None:
 
 
 def _mark_best(rows: list[_Row]) -> None:
-    """Note in each row by which results it is the best, where the name tells which is best."""
-    whole = [row for row in rows if not row.faults]
-    for name in {name for row in whole for name in row.metrics}:
+    """Mark the best row of each metric whose name shows which value is best."""
+    valid = [row for row in rows if not row.faults]
+    for name in {name for row in valid for name in row.metrics}:
         try:
             best = Best(name, Monitor(name).mode)
         except ValueError:
             continue
         values = [
-            (value, row.step, row) for row in whole if (value := best.value(row.info)) is not None
+            (value, row.step, row) for row in valid if (value := best.value(row.info)) is not None
         ]
         if len(values) > 1:
             min(values, key=lambda one: one[:2])[2].best.append(name)
@@ -121,30 +121,30 @@ def _plain(row: _Row) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """A value as JSON has it: it knows no NaN and no infinity, which become words."""
+    """Return a value that JSON can hold: NaN and infinity become strings."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_table(rows: list[_Row], whole: str) -> None:
+def _print_table(rows: list[_Row], valid: str) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    names.sort(key=lambda name: not name.startswith("val"))  # what was judged comes first
+    names.sort(key=lambda name: not name.startswith("val"))  # validation metrics first
     shown = names[:_COLUMNS]
     now = time.time()
     table = [["step", "epoch", "size", "age", *shown, ""]]
     for row in rows:
-        state = whole if not row.faults else f"broken: {'; '.join(row.faults)}"
+        state = valid if not row.faults else f"damaged: {'; '.join(row.faults)}"
         results = [_result(row, name) for name in shown]
         epoch = str(row.info.get("epoch", "-"))
-        age = said_age(now - row.saved)
+        age = format_age(now - row.saved)
         table.append([str(row.step), epoch, format_size(row.size), age, *results, state])
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]) - 1)]
     for line in table:
         cells = [cell.rjust(width) for cell, width in zip(line, [*widths, 0], strict=True)]
         print("  ".join(cells).rstrip())
     if any(row.best for row in rows):
-        print("* the best of those listed")
+        print("* best of the listed checkpoints")
     if len(names) > len(shown):
-        print(f"{len(names) - len(shown)} more results: --json")
+        print(f"{len(names) - len(shown)} more metrics: --json")
 
 
 def _result(row: _Row, name: str) -> str:

@@ -1,4 +1,4 @@
-"""``stoker ckpt prune``: old checkpoints go by the rules that training has."""
+"""``stoker ckpt prune``: remove old checkpoints by the retention rules of training."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Literal
 
 from stoker.checkpoint import Best, CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.cli.ckpt.find import all_in, folder_of, is_checkpoint, size_of
+from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
 from stoker.cli.exit_codes import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
@@ -15,15 +15,15 @@ from stoker.storage import format_size, local_path
 
 
 def prune(options: argparse.Namespace) -> int:
-    """Remove old checkpoints, or say which would go."""
+    """Remove old checkpoints, or print which would be removed."""
     path = local_path(options.path)
     if is_checkpoint(path):
-        raise ConfigError(f"'{path}' is one checkpoint, expected a folder of them")
-    all_in(path)  # there must be some
+        raise ConfigError(f"'{path}' is a single checkpoint, expected a folder of checkpoints")
+    find_all(path)  # raises if there are none
     folder = folder_of(path)
     rule = _rule(options, folder)
     if options.dry_run:
-        _say_plan(rule.prune(dry_run=True), folder)
+        _print_plan(rule.prune(dry_run=True), folder)
         return OK
     with rule:
         planned = rule.prune(dry_run=True)
@@ -35,22 +35,22 @@ def prune(options: argparse.Namespace) -> int:
     return OK if removed == planned else FAILED
 
 
-def _say_plan(paths: list[Path], folder: Path) -> None:
+def _print_plan(paths: list[Path], folder: Path) -> None:
     for one in paths:
-        print(f"{one.name} would go ({format_size(size_of(one))})")
+        print(f"{one.name} would be removed ({format_size(size_of(one))})")
     left = [one.name for one in Checkpoints(folder).list() if one not in paths]
     size = format_size(sum(map(size_of, paths)))
-    print(f"{len(paths)} would go, {size}; {len(left)} would stay: {', '.join(left)}")
+    print(f"{len(paths)} would be removed, {size}; {len(left)} would be kept: {', '.join(left)}")
 
 
 def _summary(removed: int, size: int, folder: Path) -> str:
     left = [one.name for one in Checkpoints(folder).list()]
-    return f"{removed} removed, {format_size(size)}; {len(left)} stay: {', '.join(left)}"
+    return f"{removed} removed, {format_size(size)}; {len(left)} kept: {', '.join(left)}"
 
 
 def _rule(options: argparse.Namespace, folder: Path) -> Checkpoints:
     if options.mode is not None and options.best is None:
-        raise ConfigError("--mode says which is best, but --best names no result")
+        raise ConfigError("--mode needs --best METRIC")
     best = None
     try:
         if options.best is not None:
@@ -60,18 +60,18 @@ def _rule(options: argparse.Namespace, folder: Path) -> Checkpoints:
     except ConfigError:
         raise
     except ValueError as error:
-        said = str(error).replace("mode='min' or 'max'", "--mode min or --mode max")
-        raise ConfigError(said) from error
+        message = str(error).replace("mode='min' or 'max'", "--mode min or --mode max")
+        raise ConfigError(message) from error
 
 
 def _mode(name: str, mode: str | None) -> Literal["min", "max"]:
     if mode not in (None, "min", "max"):
-        raise ValueError(f"--mode is min or max, got '{mode}'")
+        raise ValueError(f"--mode must be min or max, got '{mode}'")
     return Monitor(name, "min" if mode == "min" else "max" if mode == "max" else None).mode
 
 
 def _check_known(metric: str, folder: Path) -> None:
-    """A result that no checkpoint has would keep nothing, without a word."""
+    """Reject a metric that no checkpoint has, because it would keep nothing."""
     known: set[str] = set()
     for path in Checkpoints(folder).list():
         try:
@@ -81,6 +81,6 @@ def _check_known(metric: str, folder: Path) -> None:
     if metric not in known:
         there = ", ".join(sorted(known)) or "none"
         raise ConfigError(
-            f"no checkpoint has a result named '{metric}'{did_you_mean(metric, known)} "
-            f"(there is {there})"
+            f"no checkpoint has a metric '{metric}'{did_you_mean(metric, known)} "
+            f"(available: {there})"
         )

@@ -1,4 +1,4 @@
-"""``stoker ckpt show``: a checkpoint in words."""
+"""``stoker ckpt show``: print the contents of a checkpoint."""
 
 import argparse
 import json
@@ -13,15 +13,15 @@ from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json
 from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
-from stoker.cli.ckpt.find import one_in, said_age
+from stoker.cli.ckpt.find import find_one, format_age
 from stoker.cli.ckpt.ls import finite
 from stoker.cli.exit_codes import OK
 from stoker.storage import format_size, local_path
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print what is in a checkpoint."""
-    contents = Contents.read(one_in(local_path(options.path)), verify=False)
+    """Print the contents of a checkpoint."""
+    contents = Contents.read(find_one(local_path(options.path)), verify=False)
     if options.json:
         print(json.dumps(_plain(contents), indent=2))
         return OK
@@ -66,15 +66,15 @@ def _head(contents: Contents) -> Iterator[str]:
         if isinstance(value, int | float | str) and name != "step"
     }
     yield str(contents.path)
-    said = [f"step {manifest.step}", *(f"{name} {value}" for name, value in counters.items())]
+    parts = [f"step {manifest.step}", *(f"{name} {value}" for name, value in counters.items())]
     if run.get("stage") == "within":
-        said.append("in the middle of an epoch")
+        parts.append("within an epoch")
     if run.get("ended"):
-        said.append(f"the run had ended: {run['ended']}")
-    yield f"  {', '.join(said)}"
+        parts.append(f"run ended: {run['ended']}")
+    yield f"  {', '.join(parts)}"
     when = datetime.fromtimestamp(_saved(contents)).astimezone()
-    age = said_age(time.time() - _saved(contents))
-    processes = "one process" if manifest.world_size == 1 else f"{manifest.world_size} processes"
+    age = format_age(time.time() - _saved(contents))
+    processes = "1 process" if manifest.world_size == 1 else f"{manifest.world_size} processes"
     yield f"  saved {when:%Y-%m-%d %H:%M:%S} ({age} ago) by {processes}"
 
 
@@ -90,15 +90,15 @@ def _settings(contents: Contents) -> Iterator[str]:
 
 
 def _setting(value: Any) -> str:
-    """A setting in words; of one optimizer among several, its name stands before it."""
+    """Format a setting; values of several optimizers are preceded by their names."""
     if isinstance(value, dict):
-        said = [f"{name} {one}".strip() for name, one in value.items()]
-        return ", ".join(said) or "none"
+        return ", ".join(f"{name} {one}".strip() for name, one in value.items()) or "none"
     return "none" if value is None else str(value)
 
 
 def _model(contents: Contents) -> Iterator[str]:
-    stored = contents.tensors(contents.part("model")) | contents.stored.tensors  # tied ones, too
+    # the first has the order of the model, the second also has tied tensors
+    stored = contents.tensors(contents.part("model")) | contents.stored.tensors
     tensors = {
         name.removeprefix("model."): one
         for name, one in stored.items()
@@ -107,12 +107,12 @@ def _model(contents: Contents) -> Iterator[str]:
     if not tensors:
         return
     yield f"model: {_sum(tensors)}"
-    parts: dict[str, dict[str, StoredTensor]] = {}
+    modules: dict[str, dict[str, StoredTensor]] = {}
     for name, one in tensors.items():
-        parts.setdefault(name.partition(".")[0], {})[name] = one
-    for part, of_part in parts.items():
-        yield f"  {part}: {_sum(of_part)}"
-        for line in _table(_alike(of_part)):
+        modules.setdefault(name.partition(".")[0], {})[name] = one
+    for module, of_module in modules.items():
+        yield f"  {module}: {_sum(of_module)}"
+        for line in _table(_grouped(of_module)):
             yield f"    {line}"
 
 
@@ -137,8 +137,8 @@ def _group(group: Json) -> str:
         for name, value in group.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    said = [f"{name} {value:g}" for name, value in plain.items()]
-    return ", ".join([f"{len(group['params'])} parameters", *said])
+    values = [f"{name} {value:g}" for name, value in plain.items()]
+    return ", ".join([f"{len(group['params'])} parameters", *values])
 
 
 def _hooks(contents: Contents) -> Iterator[str]:
@@ -149,16 +149,16 @@ def _hooks(contents: Contents) -> Iterator[str]:
         {name: _state(contents, state) for name, state in with_state.items()},
     )
     if len(states) > len(with_state):
-        yield f"hooks without: {', '.join(name for name in states if name not in with_state)}"
+        yield f"hooks without state: {', '.join(name for name in states if name not in with_state)}"
 
 
 def _state(contents: Contents, state: Json) -> str:
-    """Plain values of a state by their keys, and how much else there is."""
-    said = [f"{name} {value}" for name, value in _plain_values(state)][:6]
+    """Format the first plain values of a state and the size of its tensors."""
+    parts = [f"{name} {value}" for name, value in _plain_values(state)][:6]
     tensors = contents.tensors(state)
     if tensors:
-        said.append(_sum(tensors))
-    return ", ".join(said) or "lists of values"
+        parts.append(_sum(tensors))
+    return ", ".join(parts) or "lists of values"
 
 
 def _plain_values(state: Json, path: str = "") -> Iterator[tuple[str, str]]:
@@ -172,7 +172,7 @@ def _plain_values(state: Json, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _others(contents: Contents) -> Iterator[str]:
-    """Tensors that belong to none of the above, such as those of a criterion."""
+    """Yield tensors that belong to none of the above, such as those of a criterion."""
     known = set(contents.tensors(contents.part("engine", "optimizers")))
     known |= set(contents.tensors(contents.part("hooks")))
     left = {
@@ -202,8 +202,8 @@ def _table(lines: dict[str, str]) -> list[str]:
     return [f"{name:<{width}}  {text}" for name, text in lines.items()]
 
 
-def _alike(tensors: dict[str, StoredTensor]) -> dict[str, str]:
-    """Shapes by name; layers that repeat, numbered, are one line."""
+def _grouped(tensors: dict[str, StoredTensor]) -> dict[str, str]:
+    """Return shapes by name; numbered layers with equal shapes are grouped in one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, one in tensors.items():
         first, dot, rest = name.partition(".")
@@ -213,7 +213,7 @@ def _alike(tensors: dict[str, StoredTensor]) -> dict[str, str]:
     for (pattern, shape), names in groups.items():
         if len(names) == 1:
             lines[names[0]] = shape
-        else:  # one pattern may stand for layers of several shapes
+        else:  # layers of one pattern may have several shapes
             label = pattern if pattern not in lines else f"{pattern} from {names[0]}"
             lines[label] = f"{shape} × {len(names)}"
     return lines

@@ -1,4 +1,4 @@
-"""Weights as files that are whole or absent."""
+"""Write weights files atomically."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,17 +14,17 @@ from stoker.storage import atomic_file
 
 
 def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
-    """Refuse a file that cannot be written, before any work is done for it."""
+    """Reject an output path that cannot be written, before any work is done."""
     if path.suffix not in suffixes:
-        raise ConfigError(f"weights are written to {' or '.join(suffixes)}, got '{path}'")
+        raise ConfigError(f"--output must end in {' or '.join(suffixes)}, got '{path}'")
     if path.is_dir():
         raise ConfigError(f"'{path}' is a folder, expected a file to write")
     if (path.parent / MANIFEST).exists():
-        raise ConfigError(f"'{path}' would change the checkpoint in '{path.parent}'")
+        raise ConfigError(f"'{path}' would modify the checkpoint '{path.parent}'")
 
 
-def write_aside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make the file at a temporary path, and move it into its place."""
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` create the file at a temporary path, then move it to ``path``."""
     try:
         with atomic_file(path) as temporary:
             write(temporary)
@@ -33,24 +33,24 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def save_safetensors(path: Path, weights: Mapping[str, Any]) -> None:
-    """Write weights as safetensors, every name with its own numbers, tied ones too."""
+    """Write weights as safetensors; tied weights are stored under each of their names."""
     from safetensors.torch import save_file
 
     for name, value in weights.items():
         if (fault := _fault(value)) is not None:
-            raise ConfigError(f"'{name}' is {fault}, which .safetensors cannot hold: use .pt")
+            raise ConfigError(f"'{name}' is {fault}, which .safetensors cannot store: use .pt")
     seen: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, value in weights.items():
         one = value.detach().contiguous()
         plain[name] = one.clone() if _place(one) in seen else one
         seen.add(_place(one))
-    write_aside(path, lambda aside: save_file(plain, aside, metadata={"format": "pt"}))
+    write_atomically(path, lambda to: save_file(plain, to, metadata={"format": "pt"}))
 
 
 def save_pt(path: Path, weights: Mapping[str, Any]) -> None:
     """Write a plain state dict with torch.save; ``weights_only=True`` loads it."""
-    write_aside(path, lambda aside: torch.save(dict(weights), aside))
+    write_atomically(path, lambda to: torch.save(dict(weights), to))
 
 
 def _place(tensor: Tensor) -> int:
@@ -59,7 +59,7 @@ def _place(tensor: Tensor) -> int:
 
 def _fault(value: Any) -> str | None:
     if not isinstance(value, Tensor):
-        return f"a {type(value).__name__} and no tensor"
+        return f"a {type(value).__name__}, not a tensor"
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
-        return "no plain dense tensor"
+        return "not a plain dense tensor"
     return None if value.dtype in DTYPES else f"a tensor of {value.dtype}"

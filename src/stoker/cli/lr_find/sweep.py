@@ -1,4 +1,4 @@
-"""A sweep of the learning rate, and which one it suggests."""
+"""The learning-rate sweep and the rate that it suggests."""
 
 import math
 from copy import deepcopy
@@ -13,12 +13,12 @@ from stoker.run import Run
 from stoker.trainer import Trainer
 
 _SMOOTHING = 0.9
-_GIVES_UP_AT = 4.0  # times the lowest loss
+_DIVERGED_AT = 4.0  # times the lowest loss
 
 
 @dataclass
 class Sweep:
-    """Losses by learning rate, smoothed, and the rate at which the loss falls fastest."""
+    """Smoothed losses by learning rate, and the rate of the steepest decrease."""
 
     rates: list[float]
     losses: list[float]
@@ -26,9 +26,9 @@ class Sweep:
 
 
 class _RaiseRate(Hook):
-    """Sets the rate of every step, higher each time, until the loss has clearly gone up."""
+    """Increases the learning rate at every step until the loss diverges."""
 
-    priority = 100  # after whatever else sets a rate
+    priority = 100  # after all hooks that set a rate
 
     def __init__(self, low: float, high: float, steps: int) -> None:
         self._low, self._growth = low, (high / low) ** (1 / max(1, steps - 1))
@@ -43,33 +43,33 @@ class _RaiseRate(Hook):
                 group["lr"] = rate
 
     def after_step(self, run: Run) -> None:
-        loss = run.loss if run.outputs else None  # none where other pipeline stages have it
-        here = 0.0 if loss is None else float(sum(output.weight or 0 for output in run.outputs))
-        total, weight = dist.all_reduce_sum(here * float(loss or 0.0), here)
+        loss = run.loss if run.outputs else None  # None unless this is the last pipeline stage
+        local = 0.0 if loss is None else float(sum(output.weight or 0 for output in run.outputs))
+        total, weight = dist.all_reduce_sum(local * float(loss or 0.0), local)
         if not weight:
             return
         self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * (total / weight)
         smooth = self._mean / (1 - _SMOOTHING ** (len(self.losses) + 1))
         self.rates.append(self._low * self._growth ** len(self.rates))
         self.losses.append(smooth)
-        if not math.isfinite(smooth) or smooth > _GIVES_UP_AT * min(self.losses):
-            run.stop("the loss went up")
+        if not math.isfinite(smooth) or smooth > _DIVERGED_AT * min(self.losses):
+            run.stop("the loss diverged")
 
 
 def lr_find(
     trainer: Trainer, loader: Any, *, low: float = 1e-7, high: float = 1.0, steps: int = 100
 ) -> Sweep:
-    """Train on ``loader`` with a rate that grows from ``low`` to ``high``; what the loss did.
+    """Train on ``loader`` while the rate grows from ``low`` to ``high``, and return the losses.
 
-    Model, optimizer, scheduler and random numbers are afterwards as before, and nothing is
-    written.
+    The model, optimizer, scheduler and random generators are restored afterwards, and nothing is
+    written to disk.
     """
     if not 0 < low < high:
-        raise ValueError(f"the rates go from low to high, got {low:g} to {high:g}")
+        raise ValueError(f"low must be positive and less than high, got low={low:g} high={high:g}")
     if steps < 3:
-        raise ValueError(f"a sweep takes at least 3 steps, got {steps}")
+        raise ValueError(f"steps must be at least 3, got {steps}")
     engine = trainer.engine
-    kept = deepcopy(engine.state_dict())
+    before = deepcopy(engine.state_dict())
     sweep = _RaiseRate(low, high, steps)
     trial = Trainer(
         engine,
@@ -83,13 +83,13 @@ def lr_find(
         with preserve_rng(*generators):
             trial.fit(loader, max_steps=steps, validate_every=None)
     finally:
-        engine.load_state_dict(kept)
+        engine.load_state_dict(before)
         engine.zero_grad()
     return Sweep(sweep.rates, sweep.losses, _steepest(sweep.rates, sweep.losses))
 
 
 def _steepest(rates: list[float], losses: list[float]) -> float | None:
-    """The rate at which the loss falls fastest, before its lowest point; None if it never falls."""
+    """Return the rate of the steepest decrease before the minimum; None if there is none."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     if len(finite) < 3:
         return None

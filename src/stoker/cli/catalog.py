@@ -1,0 +1,34 @@
+"""``stoker hooks`` and ``stoker metrics``: list the available ones, or describe one."""
+
+import argparse
+import inspect
+
+from stoker.cli.exit_codes import OK
+from stoker.cli.startup import frozen_imports
+from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import did_you_mean
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="Describe this one.")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the names, or the signature and documentation of one."""
+    with frozen_imports():
+        from stoker import metrics
+        from stoker.config import HOOKS
+    names = list(HOOKS) if options.command == "hooks" else metrics.available()
+    get = HOOKS.get if options.command == "hooks" else metrics.metric_class
+    name = options.name
+    if name is None:
+        for one in names:
+            summary = (inspect.getdoc(get(one)) or "").partition("\n")[0]
+            print(f"{one:<16} {summary}" if options.command == "hooks" else one)
+        return OK
+    if name not in names:
+        kind = options.command.removesuffix("s")
+        raise ConfigError(f"there is no {kind} '{name}'{did_you_mean(name, names)}")
+    print(f"{name}{inspect.signature(get(name))}\n\n{inspect.getdoc(get(name))}")
+    return OK

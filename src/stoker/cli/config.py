@@ -1,0 +1,32 @@
+"""``stoker config``: print the resolved config, or where one value comes from."""
+
+import argparse
+
+from stoker.cli.exit_codes import OK
+from stoker.cli.options import add_config
+from stoker.cli.startup import frozen_imports
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser)
+    parser.add_argument("--why", metavar="KEY", help="Print where the value of KEY comes from.")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="Also check every argument against the signature of the call it belongs to.",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the config as YAML, or the origin of one value."""
+    with frozen_imports():
+        from stoker.config import load
+    config = load(options.config, options.overrides, allow=options.allow)
+    if options.check:
+        config.check()
+    if options.why is not None:
+        print(config.why(options.why))
+    else:
+        print(config.text(), end="")
+    return OK

@@ -1,0 +1,22 @@
+"""``stoker env``: print what ``env.json`` of a run records."""
+
+import argparse
+import json
+
+from stoker.cli.exit_codes import OK
+from stoker.cli.startup import frozen_imports
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare no options."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print versions, hardware and the state of the code as JSON, without the diff."""
+    with frozen_imports():
+        from stoker.rundir.provenance import environment
+    found = environment()
+    if found["git"] is not None:
+        found["git"].pop("diff")
+    print(json.dumps(found, indent=2))
+    return OK

@@ -1,0 +1,28 @@
+"""``stoker evaluate``: the metrics of trained weights on the validation data."""
+
+import argparse
+
+from stoker.cli import launching
+from stoker.cli.exit_codes import OK
+from stoker.cli.options import add_config, add_weights
+from stoker.cli.startup import frozen_imports
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser)
+    add_weights(parser)
+    launching.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the metrics."""
+    if launching.is_requested(options):
+        return launching.launch(run, options)
+    with frozen_imports():
+        from stoker.cli.jobs import trained_job
+        from stoker.core import dist
+    for name, value in trained_job(options).evaluate().items():
+        if dist.is_main():
+            print(f"{name} {value:.6g}")
+    return OK

@@ -1,0 +1,75 @@
+"""From the options of a command to a job: built, and with trained weights."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from stoker.build import Job, build_job
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import step_in_name
+from stoker.cli.startup import frozen_imports
+from stoker.config import ConfigError, load
+from stoker.core import dist
+from stoker.core.errors import CheckpointError
+from stoker.resume.weights import load_weights
+from stoker.rundir import files
+from stoker.rundir.folder import RunFolder
+from stoker.storage import local_path
+
+
+def job_from(options: argparse.Namespace, *, training: bool = True) -> Job:
+    """Build the job that the config and the overrides describe."""
+    config = load(options.config, options.overrides, allow=options.allow)
+    with frozen_imports():
+        config.check()  # imports the modules that the config names
+    return build_job(config, training=training)
+
+
+def trained_job(options: argparse.Namespace) -> Job:
+    """Build the job without its training parts and load trained weights into the model."""
+    job = job_from(options, training=False)
+    path = _weights_file(options, job)
+    try:
+        mismatches = load_weights(job.trainer.engine.model, path, log=False)
+    except CheckpointError as error:
+        raise ConfigError(f"the weights in '{path}' do not fit this model: {error}") from error
+    found = [f"{kind}: {', '.join(names)}" for kind, names in mismatches.items() if names]
+    if found:
+        raise ConfigError(f"the weights in '{path}' do not fit this model: {'; '.join(found)}")
+    if dist.is_main():
+        print(f"weights of {path}", file=sys.stderr)
+    return job
+
+
+def _weights_file(options: argparse.Namespace, job: Job) -> Path:
+    """Return the file passed as ``--weights``, or the newest weights or checkpoint of the run."""
+    if options.weights:
+        path = local_path(options.weights, "--weights")
+        if not path.is_file():
+            raise ConfigError(f"there is no file '{path}'")
+        return path
+    folders = [Path(options.config)] if Path(options.config).is_dir() else []
+    if not folders and job.run.dir is not None:
+        folders = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()
+    for folder in reversed(folders):
+        last = folder / files.WEIGHTS
+        newest = Checkpoints(folder / files.CHECKPOINTS).newest()
+        if last.is_file() and (newest is None or _step_of(last) >= _step_of(newest)):
+            return last
+        if newest is not None:
+            return newest
+    where = f"'{folders[-1]}'" if folders else f"'{job.run.dir}'"
+    raise ConfigError(
+        f"there are no weights in {where}: train first (stoker train {options.config}), or pass "
+        "--weights FILE"
+    )
+
+
+def _step_of(path: Path) -> int:
+    """Return the step at which a weights file or a checkpoint was saved."""
+    if path.is_dir():
+        return step_in_name(path.name) or 0
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return int((file.metadata() or {}).get("step", 0))

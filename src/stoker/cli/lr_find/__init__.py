@@ -1,0 +1,86 @@
+"""``stoker lr-find``: sweep the learning rate, suggest a value and plot the loss."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.options import add_config
+from stoker.cli.plot import chart
+from stoker.cli.startup import frozen_imports
+from stoker.config.yaml_text import ConfigError
+from stoker.storage import atomic_file, local_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser)
+    parser.add_argument(
+        "--from", dest="low", type=float, default=1e-7, help="Lowest rate. Default: 1e-7."
+    )
+    parser.add_argument(
+        "--to", dest="high", type=float, default=1.0, help="Highest rate. Default: 1."
+    )
+    parser.add_argument(
+        "--steps", type=int, default=100, help="Updates of the sweep. Default: 100."
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="lr-find.png",
+        help="The plot: a .png, .svg or .pdf file. Default: lr-find.png.",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sweep, print and plot."""
+    if not 0 < options.low < options.high:
+        raise ConfigError(
+            "--from must be positive and smaller than --to, "
+            f"got --from {options.low:g} --to {options.high:g}"
+        )
+    if options.steps < 3:
+        raise ConfigError(f"--steps must be at least 3, got {options.steps}")
+    output = local_path(options.output, "--output")
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--output must end in .png, .svg or .pdf, got '{options.output}'")
+    with frozen_imports():
+        from stoker.cli.jobs import job_from
+        from stoker.cli.lr_find.sweep import lr_find
+    job = job_from(options)
+    found = lr_find(
+        job.trainer, job.train_loader, low=options.low, high=options.high, steps=options.steps
+    )
+    finite = [loss for loss in found.losses if math.isfinite(loss)]
+    if not finite:
+        print("stoker: every loss of the sweep is NaN or infinite", file=sys.stderr)
+        return FAILED
+    print(f"smoothed loss over the learning rate, {found.rates[0]:.1e} to {found.rates[-1]:.1e}")
+    print("\n".join(chart(finite)))
+    _save_plot(found, output)
+    if found.suggestion is None:
+        print("the loss never decreased: try a wider range (--from, --to) or more --steps")
+        return FAILED
+    print(f"suggestion: optimizer.lr={found.suggestion:.2g}  (steepest decrease of the loss)")
+    return OK
+
+
+def _save_plot(found: Any, path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot without matplotlib: pip install 'stoker[plot]'", file=sys.stderr)
+        return
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(found.rates, found.losses)
+    axes.set(xscale="log", xlabel="learning rate", ylabel="smoothed loss")
+    if found.suggestion is not None:
+        axes.axvline(found.suggestion, linestyle="--", label=f"{found.suggestion:.2g}")
+        axes.legend()
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary)
+    print(f"plot: {path}")

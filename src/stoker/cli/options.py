@@ -1,0 +1,59 @@
+"""Options that several commands share."""
+
+import argparse
+
+from stoker.config.run_section import help_lines
+
+_OVERRIDES = """\
+overrides:
+  optimizer.lr=3e-4          set a value; its type is checked
+  +hooks=EarlyStopping       append to a list
+  ~hooks.1                   remove a value
+
+fields of run (all optional):
+"""
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the config, its overrides and ``--allow``."""
+    parser.epilog = _OVERRIDES + _run_fields()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(accepts_overrides=True)
+    parser.add_argument("config", metavar="CFG", help="A .py or .yaml file, or a run folder.")
+    parser.add_argument(
+        "overrides", metavar="key=value", nargs="*", default=[], help="Overrides; see below."
+    )
+    add_allow(parser)
+
+
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    """Add ``--allow``, which extends the modules that a YAML config may name."""
+    parser.add_argument(
+        "--allow",
+        metavar="PREFIX",
+        action="append",
+        default=[],
+        help="Let a YAML config name modules with this prefix, in addition to torch, stoker, "
+        "torchmetrics and modules in its own folder. Repeatable.",
+    )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add ``--weights``."""
+    parser.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="A .safetensors file. Default: the newest weights in the run folder.",
+    )
+
+
+def set_known(parser: argparse.ArgumentParser) -> None:
+    """Store the options of a parser, from which a misspelled one gets its suggestion."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    parser.set_defaults(known=known)
+
+
+def _run_fields() -> str:
+    return "\n".join(
+        f"  {f'{name}={default}':<32} {help} ({kind})" for name, kind, default, help in help_lines()
+    )

@@ -1,0 +1,100 @@
+"""``stoker predict``: write the outputs of trained weights to a file."""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from stoker.cli.exit_codes import OK
+from stoker.cli.options import add_config, add_weights
+from stoker.cli.startup import frozen_imports
+from stoker.config.yaml_text import ConfigError
+from stoker.storage import atomic_file, local_path
+
+Arrays = dict[str, Any]
+"""Numpy arrays by name."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser)
+    add_weights(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="predictions.npz",
+        help="A .npz, .jsonl or .csv file. Default: predictions.npz.",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the predictions and print their shapes."""
+    path = local_path(options.output, "--output")
+    if path.suffix not in _WRITERS:
+        raise ConfigError(f"--output must end in .npz, .jsonl or .csv, got '{options.output}'")
+    with frozen_imports():
+        from stoker.cli.jobs import trained_job
+    arrays = _arrays(trained_job(options).predict())
+    with atomic_file(path) as temporary:
+        _WRITERS[path.suffix](temporary, arrays)
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+    print(f"{path}: {shapes}")
+    return OK
+
+
+def _arrays(outputs: Any) -> Arrays:
+    """Return outputs as arrays: those of a dict by key, a single one as "output"."""
+    from torch import Tensor
+
+    found: Arrays = {}
+
+    def add(value: Any, name: str) -> None:
+        if isinstance(value, Tensor):
+            value = value.detach()
+            found[name or "output"] = (
+                value.float().numpy() if value.dtype.is_floating_point else value.numpy()
+            )
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                add(item, f"{name}.{key}" if name else str(key))
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                add(item, f"{name}.{index}" if name else f"output.{index}")
+
+    add(outputs, "")
+    if not found:
+        raise ConfigError("the model returned no tensors to write")
+    return found
+
+
+def _write_npz(path: Path, arrays: Arrays) -> None:
+    import numpy as np
+
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _write_jsonl(path: Path, arrays: Arrays) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*arrays.values(), strict=True):
+            values = dict(zip(arrays, (item.tolist() for item in row), strict=True))
+            file.write(json.dumps(values) + "\n")
+
+
+def _write_csv(path: Path, arrays: Arrays) -> None:
+    flat = {name: array.reshape(len(array), -1) for name, array in arrays.items()}
+    header = [
+        name if array.shape[1] == 1 else f"{name}.{column}"
+        for name, array in flat.items()
+        for column in range(array.shape[1])
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for row in zip(*flat.values(), strict=True):
+            writer.writerow([value for part in row for value in part.tolist()])
+
+
+_WRITERS = {".npz": _write_npz, ".jsonl": _write_jsonl, ".csv": _write_csv}
