@@ -157,7 +157,7 @@ def _parse_strictly(data: bytes) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        return json.loads(data, parse_constant=reject)
+        return json.loads(data.decode(), parse_constant=reject)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 
