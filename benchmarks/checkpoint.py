@@ -1,9 +1,10 @@
-"""What a save costs the loop: how long it stands still, and how much slower it is while we write.
+"""Measure what a save costs the training loop: the stall, and the slowdown while files are written.
 
-The state is that of an Adam run, in 300 tensors. The stall of a call is compared with one copy of
-the state into ready buffers; the steps of a small model on one core during a write with its steps
-just before and after. The first save of each is left out, since it brings in the memory. Lightning
-is measured if it is installed (pip install lightning --constraint constraints.txt).
+The state is that of an Adam run, in 300 tensors. The stall of a save is compared with one copy of
+the state into allocated buffers. Steps of a small model on one core during a write are compared
+with steps just before and after it. The first save of each variant is not counted, because it
+allocates memory. Lightning is measured if it is installed
+(pip install lightning --constraint constraints.txt).
 
     python benchmarks/checkpoint.py [--gb 1.2] [--rounds 5] [--folder DIR]
 """
@@ -32,7 +33,7 @@ from stoker.storage import LocalStorage
 State: TypeAlias = dict[str, dict[str, Tensor]]
 Busy: TypeAlias = Callable[[], bool]
 Save: TypeAlias = Callable[[State, Path], Busy]
-"""Starts a save and says whether it still runs."""
+"""Starts a save and returns a function that returns whether it is still running."""
 
 
 def make_state(gigabytes: float) -> State:
@@ -46,7 +47,7 @@ def flat(state: State) -> list[Tensor]:
 
 
 class Loop:
-    """A loop that trains a small model on one core."""
+    """Trains a small model on one core."""
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
@@ -67,7 +68,7 @@ class Loop:
 
 
 class ByThread:
-    """Checkpoints, as they are."""
+    """Uses `Checkpoints`, which writes in a thread."""
 
     def __init__(self) -> None:
         self.checkpoints: Checkpoints | None = None
@@ -81,7 +82,7 @@ class ByThread:
 
 
 class ByProcess:
-    """The same copy, sums, writes and reads, with a forked process in place of the thread."""
+    """Copies, hashes, writes and reads in the same way, in a forked process instead of a thread."""
 
     def __init__(self, state: State) -> None:
         size = sum(tensor.nbytes for tensor in flat(state))
@@ -114,7 +115,7 @@ class ByProcess:
 
 
 class ByDcp:
-    """torch's asynchronous save, with the stager that keeps its buffers."""
+    """Uses torch's asynchronous save, with the stager that keeps its buffers."""
 
     def __init__(self) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -139,7 +140,7 @@ class ByDcp:
 
 
 class ByLightning:
-    """Its Trainer, which saves the weights and Adam's state of a module that it has trained."""
+    """Uses Lightning's Trainer, which saves the weights and optimizer state of a trained module."""
 
     def __init__(self, state: State) -> None:
         import lightning
@@ -175,7 +176,7 @@ def by_torch_save(state: State, folder: Path) -> Busy:
 def measure(
     save: Save, state: State, folder: Path, rounds: int, loop: Loop
 ) -> tuple[float, float, float]:
-    """Medians over the rounds: seconds of stall, seconds till done, slow-down of the steps."""
+    """Return medians over the rounds: seconds of stall, seconds until done, slowdown of steps."""
     found = []
     for _ in range(rounds + 1):
         before = loop.seconds_per_step(lambda: False, at_least=1.0)
@@ -223,10 +224,10 @@ def main() -> None:
     if importlib.util.find_spec("lightning") is not None:
         variants["Lightning save_checkpoint"] = ByLightning(state)
     else:
-        print("Lightning is not installed, and is left out")
+        print("Lightning is not installed: skipped")
     try:
         copy = copy_time(state, options.rounds)
-        print(f"{options.gb} GB; one copy into ready buffers: {copy:.3f} s")
+        print(f"{options.gb} GB; one copy into allocated buffers: {copy:.3f} s")
         print(f"{'':26}{'stall':>9}{'in copies':>11}{'done after':>12}{'steps slower':>14}")
         for name, save in variants.items():
             stall, done, slower = measure(save, state, folder, options.rounds, loop)

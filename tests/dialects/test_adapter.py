@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from stoker import Engine, Hook, Trainer, hooks
-from stoker.dialects.adapter import Adapter, explain, link, overridden, with_names
+from stoker.dialects.adapter import Adapter, explain, overridden, with_names
 from stoker.dialects.rates import schedule
+from stoker.storage.local import replace_link
 
 
 class Base:
@@ -63,11 +64,11 @@ def test_the_state_of_a_foreign_hook_is_saved_once():
 def test_an_old_name_leads_to_the_checkpoint_and_spares_what_is_none(tmp_path):
     for name in ("step-1", "step-2", "kept"):
         (tmp_path / name).mkdir()
-    link(tmp_path / "last", tmp_path / "step-1")
-    link(tmp_path / "last", tmp_path / "step-2")
-    link(tmp_path / "last", tmp_path / "step-2")
+    replace_link(tmp_path / "last", tmp_path / "step-1")
+    replace_link(tmp_path / "last", tmp_path / "step-2")
+    replace_link(tmp_path / "last", tmp_path / "step-2")
     assert (tmp_path / "last").readlink().as_posix() == "step-2"
-    link(tmp_path / "kept", tmp_path / "step-1")
+    replace_link(tmp_path / "kept", tmp_path / "step-1")
     assert not (tmp_path / "kept").is_symlink()
 
 

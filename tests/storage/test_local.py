@@ -63,7 +63,7 @@ def test_a_range_is_a_private_map(storage):
 def test_a_range_beyond_the_end_is_an_error(storage):
     storage.create()
     storage.write("a", [b"12345"])
-    with pytest.raises(ValueError, match="greater than file size"):
+    with pytest.raises(ValueError, match="shorter than 6 bytes"):
         storage.read_range("a", 3, 3)
 
 
@@ -154,3 +154,10 @@ def test_a_link_is_changed_at_once_and_a_folder_is_kept(tmp_path):
 )
 def test_sizes_are_formatted(size, text):
     assert format_size(size) == text
+
+
+def test_a_file_that_was_replaced_is_mapped_again(storage):
+    storage.create()
+    for content in (b"12345", b"abcdefg", b""):
+        write_atomic(storage.folder / "a", content)
+        assert bytes(storage.read_range("a", 0, len(content))) == content

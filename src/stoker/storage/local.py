@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from mmap import ACCESS_COPY, ALLOCATIONGRANULARITY, mmap
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
 import xxhash
@@ -27,6 +27,7 @@ class LocalStorage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._maps: dict[str, tuple[object, mmap]] = {}
 
     def __str__(self) -> str:
         """Return the path of the folder."""
@@ -54,15 +55,23 @@ class LocalStorage:
         return (self.folder / name).read_bytes()
 
     def read_range(self, name: str, start: int, length: int) -> memoryview:
-        """Map part of a file into memory; the disk is read when a byte is used."""
-        if length == 0:
-            return memoryview(b"")
-        skipped = start % ALLOCATIONGRANULARITY
-        with (self.folder / name).open("rb") as file:
-            mapped = mmap(
-                file.fileno(), skipped + length, access=ACCESS_COPY, offset=start - skipped
-            )
-        return memoryview(mapped)[skipped:]
+        """Return part of a memory map of the file; the disk is read when a byte is used."""
+        found = memoryview(self._map(name))[start : start + length] if length else memoryview(b"")
+        if len(found) != length:
+            raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
+        return found
+
+    def _map(self, name: str) -> mmap:
+        """Map a file into memory once, unless it has changed since."""
+        path = os.path.join(self.folder, name)  # faster than a Path: it is called for every tensor
+        status = os.stat(path)
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = self._maps.get(name)
+        if known is None or known[0] != version:
+            with open(path, "rb") as file:
+                known = version, mmap(file.fileno(), 0, access=ACCESS_COPY)
+            self._maps[name] = known
+        return known[1]
 
     def checksum(self, name: str) -> str:
         """Return the checksum of a file, read again from the disk where the system allows it."""

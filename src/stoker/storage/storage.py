@@ -42,7 +42,9 @@ class Storage(Protocol):
         """Return the contents of a file."""
 
     def read_range(self, name: str, start: int, length: int) -> memoryview:
-        """Return part of a file as a private writable buffer, without a copy where possible.
+        """Return part of a file as a buffer, without a copy where possible.
+
+        Writing to the buffer does not change the file.
 
         Raises:
             ValueError: the file is shorter than that.
