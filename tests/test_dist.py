@@ -119,13 +119,15 @@ def started(*argv: str, **environment: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
 def test_torchrun_needs_nothing(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     run = started("-m", "torch.distributed.run", "--nproc-per-node=2", str(tmp_path / "script.py"))
-    out, _ = run.communicate(timeout=120)
+    out, _ = run.communicate(timeout=600)
     assert (run.returncode, json.loads(out)) == (0, [[0, 1], [2.0]])
 
 
+@pytest.mark.slow
 def test_srun_needs_nothing(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     with socket.socket() as free:
@@ -142,6 +144,6 @@ def test_srun_needs_nothing(tmp_path):
         )
         for rank in (0, 1)
     ]
-    (out, _), _ = [task.communicate(timeout=120) for task in tasks]
+    (out, _), _ = [task.communicate(timeout=600) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0]
     assert json.loads(out) == [[0, 1], [2.0]]

@@ -12,6 +12,8 @@ from stoker.board.serve import bind
 from stoker.cli import main
 from support.board_runs import make_run
 
+pytestmark = pytest.mark.process
+
 
 def said(capsys, *words):
     code = main(["board", *map(str, words)])
@@ -77,7 +79,7 @@ def test_ctrl_c_ends_it_quietly_also_with_a_page_open(tmp_path, open_stream):
         assert b'"one"' in answer.read()
     stream = urllib.request.urlopen(f"{address}api/stream") if open_stream else None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=600)
     if stream is not None:
         stream.close()
     assert (process.returncode, out, err) == (0, "", "")

@@ -4,9 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from support.processes import HANG, wait_until
+
+pytestmark = pytest.mark.process
 
 ENDLESS = """\
 
@@ -53,7 +56,7 @@ slow = {"torch", "numpy", "torchmetrics", "matplotlib", "omegaconf"} & set(sys.m
 assert not slow, slow
 """
     running = process("-c", code)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=HANG)
     assert running.returncode == 0, err
     assert "usage: stoker" in out
 
@@ -71,15 +74,15 @@ searched = {id(one) for one in gc.get_objects()}
 modules = [vars(sys.modules[name]) for name in ("torch", "parts")]
 print([id(names) in searched for names in modules], gc.isenabled())
 """
-    out, err = process("-c", code).communicate(timeout=60)
+    out, err = process("-c", code).communicate(timeout=HANG)
     assert out.splitlines()[-1] == "[False, False] True", err
-    out, err = process("-c", code, "within a program").communicate(timeout=60)
+    out, err = process("-c", code, "within a program").communicate(timeout=HANG)
     assert out.splitlines()[-1] == "[True, True] True", err
 
 
 def test_python_dash_m_stoker_is_the_command_and_codes_are_exit_codes(process):
     running = process("-m", "stoker", "config", "cfg.yaml", "run.epoch=3")
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=HANG)
     assert running.returncode == 2
     assert out == ""
     assert err == ("stoker: override 'run.epoch=3': 'run' has no 'epoch'; did you mean 'epochs'?\n")
@@ -89,7 +92,7 @@ def test_an_error_while_training_ends_with_1(process):
     running = process(
         "-m", "stoker", "train", "cfg.yaml", "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
     )
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=HANG)
     assert running.returncode == 1
     assert "RuntimeError" in err
 
@@ -98,13 +101,11 @@ def test_an_error_while_training_ends_with_1(process):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(process, folder, number, code, flags):
     (folder / "parts.py").write_text((folder / "parts.py").read_text() + ENDLESS)
-    slow = ("model={_target_: parts.Slow}", "run.epochs=1000")
+    slow = ("model={_target_: parts.Slow}", "run.epochs=1000000", f"run.grace={HANG}")
     running = process("-m", "stoker", "train", "cfg.yaml", *slow, *flags)
-    until = time.monotonic() + 40
-    while not (folder / "started").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: (folder / "started").exists() or running.poll() is not None, "the training")
     running.send_signal(number)
-    _, err = running.communicate(timeout=40)
+    _, err = running.communicate(timeout=HANG)
     assert running.returncode == code, err
     assert "Traceback" not in err
     assert (folder / "runs" / "cfg" / "model.safetensors").is_file()
@@ -116,7 +117,7 @@ def test_a_reader_that_goes_away_is_no_error(process):
     running.stdout.close()
     err = running.stderr.read()
     running.stderr.close()
-    assert (running.wait(timeout=60), err) == (0, "")
+    assert (running.wait(timeout=HANG), err) == (0, "")
 
 
 def test_torchrun_starts_a_run_with_nothing_to_add(process, folder):
@@ -124,6 +125,6 @@ def test_torchrun_starts_a_run_with_nothing_to_add(process, folder):
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
         *("-m", "stoker", "train", "cfg.yaml", "run.epochs=1"),
     )
-    _, err = running.communicate(timeout=90)
+    _, err = running.communicate(timeout=HANG)
     assert running.returncode == 0, err
     assert (folder / "runs" / "cfg" / "model.safetensors").is_file()

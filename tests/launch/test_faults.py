@@ -1,16 +1,18 @@
 """A training of two processes, one of which dies for real: it goes on to the same bits, or ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from launch.test_local import PATIENCE, alive, wait_for_work
 from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
+from support.processes import HANG, alive, wait_for_work
+
+pytestmark = pytest.mark.process
 
 SAVES_AT_THE_END = (*LOCAL, "run.checkpoint.every=null")
 
@@ -30,9 +32,9 @@ def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_b
 
 
 def test_restarts_that_are_used_up_end_with_137_and_say_so(train, tmp_path):
-    fault = {"rank": 1, "where": "all-reduce", "step": 2, "always": True}
+    """The other rank would wait for longer than this test may take: the launcher ends it."""
+    fault = {"rank": 1, "where": "all-reduce", "step": 2, "always": True, "others": "stuck"}
     code, err = train(*LOCAL, "--max-restarts", 1, faults=[fault])
-    assert since_the_fault(tmp_path) < 4
     assert code == 128 + signal.SIGKILL
     said = "rank 1 was killed by SIGKILL; the other ranks were stopped"
     assert "Traceback" not in err
@@ -44,9 +46,9 @@ def test_restarts_that_are_used_up_end_with_137_and_say_so(train, tmp_path):
 
 
 @pytest.mark.row("X02")
-def test_a_hook_that_raises_on_one_rank_ends_all_in_time_with_its_traceback_on_top(train, tmp_path):
-    code, err = train(*LOCAL, faults=[RAISES])
-    assert since_the_fault(tmp_path) < 4
+def test_a_hook_that_raises_on_one_rank_ends_all_with_its_traceback_on_top(train, tmp_path):
+    """The other rank would wait for longer than this test may take: the launcher ends it."""
+    code, err = train(*LOCAL, faults=[RAISES | {"others": "stuck"}])
     assert code == 1
     lines = err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -56,11 +58,12 @@ def test_a_hook_that_raises_on_one_rank_ends_all_in_time_with_its_traceback_on_t
 
 
 def test_a_rank_that_is_stuck_in_its_data_is_found_and_shown(train, tmp_path):
-    code, err = train(*LOCAL, "run.hung_after=3", faults=[{"rank": 1, "where": "data", "step": 3}])
+    code, err = train(*LOCAL, "run.hung_after=10", faults=[{"rank": 1, "where": "data", "step": 3}])
     assert code == 75
-    assert 3 < since_the_fault(tmp_path) < 11
     lines = err.splitlines()
-    assert lines[0].startswith("error: rank 1 has made no progress for 3 s: it is fetching data af")
+    assert re.match(
+        r"error: rank 1 has made no progress for \d\d+ s: it is fetching data after", lines[0]
+    )
     assert "in __getitem__" in err
     assert "rank 0" not in err
     assert lines[-1] == "stoker: rank 1 exited with code 75; the other ranks were stopped"
@@ -77,10 +80,6 @@ def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_th
     code, err = train(*SAVES_AT_THE_END)
     assert code == 0, err
     assert result(tmp_path / "runs" / "frail") == preserve_rng
-
-
-def since_the_fault(folder: Path) -> float:
-    return time.time() - (folder / "struck").stat().st_mtime
 
 
 def newest_checkpoint(folder: Path) -> str:
@@ -101,7 +100,7 @@ def signalled(folder: Path, step: int, number: int) -> int:
     try:
         wait_for_work(folder, 0, 1)
         os.killpg(started.pid, number)
-        _, err = started.communicate(timeout=PATIENCE)
+        _, err = started.communicate(timeout=HANG)
     finally:
         started.kill()
         started.wait()

@@ -13,35 +13,16 @@ import pytest
 
 from stoker import Preempted, RankFailed, launch
 from support.launch import jobs
+from support.processes import (
+    FOREVER,
+    HANG,
+    alive,
+    wait_for_files,
+    wait_for_work,
+    wait_until_all_have_ended,
+)
 
-PATIENCE = 180.0
-
-
-def is_alive(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def alive(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("pid-*") if is_alive(path.read_text())]
-
-
-def wait_until_all_have_ended(folder: Path) -> None:
-    """A cluster ends its processes soon after a job."""
-    deadline = time.monotonic() + PATIENCE
-    while alive(folder):
-        assert time.monotonic() < deadline, f"left behind: {alive(folder)}"
-        time.sleep(0.05)
-
-
-def wait_for_work(folder: Path, *ranks: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not all((folder / f"at-work-{rank}").exists() for rank in ranks):
-        assert time.monotonic() < deadline, "the job did not come to work"
-        time.sleep(0.02)
+pytestmark = pytest.mark.process
 
 
 class Launcher:
@@ -59,12 +40,13 @@ class Launcher:
         )
 
     def signal(self, number: int) -> float:
+        """Send the signal once the job is at work, and return when that was."""
         wait_for_work(self.folder, 0, 1)
         self.process.send_signal(number)
         return time.monotonic()
 
     def ended(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=HANG)
         assert alive(self.folder) == []
         return self.process.returncode, out, err
 
@@ -80,7 +62,7 @@ def launcher(tmp_path):
     yield launcher
     for one in started:
         one.process.kill()
-        one.process.communicate(timeout=PATIENCE)
+        one.process.communicate(timeout=HANG)
 
 
 class Killer(threading.Thread):
@@ -88,12 +70,11 @@ class Killer(threading.Thread):
 
     def __init__(self, folder: Path, rank: int) -> None:
         super().__init__(daemon=True)
-        self.folder, self.rank, self.when = folder, rank, 0.0
+        self.folder, self.rank = folder, rank
         self.start()
 
     def run(self) -> None:
         wait_for_work(self.folder, self.rank)
-        self.when = time.monotonic()
         os.kill(int((self.folder / f"pid-{self.rank}").read_text()), signal.SIGKILL)
 
 
@@ -185,10 +166,10 @@ def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job):
 
 
 @pytest.mark.parametrize("job", [jobs.in_forward, jobs.in_all_reduce])
-def test_a_rank_that_is_killed_ends_the_job_in_time(tmp_path, capfd, job):
-    killer = Killer(tmp_path, 1)
+def test_a_rank_that_is_killed_ends_the_job(tmp_path, capfd, job):
+    """The other rank would wait for much longer than this test may take: the launcher ends it."""
+    Killer(tmp_path, 1)
     failure = failure_of(tmp_path, job)
-    assert time.monotonic() - killer.when < 10.0  # the promise; dead_after is 4 here
     assert str(failure) == "rank 1 was killed by SIGKILL; the other ranks were stopped"
     assert failure.code == 128 + signal.SIGKILL
     assert capfd.readouterr().err == ""
@@ -215,10 +196,7 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
 
 def test_nothing_outlives_a_launcher_that_is_killed(launcher, tmp_path):
     launcher("with_a_helper").signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while alive(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(tmp_path) == []
+    wait_until_all_have_ended(tmp_path)
 
 
 def test_ctrl_c_ends_a_function_that_does_not_mind_it(launcher):
@@ -229,14 +207,14 @@ def test_ctrl_c_ends_a_function_that_does_not_mind_it(launcher):
     assert err.splitlines()[-1] == "KeyboardInterrupt"
 
 
-def test_a_second_ctrl_c_ends_all_at_once(launcher):
-    job = launcher("never_stops")
+def test_a_second_ctrl_c_ends_all_at_once(launcher, tmp_path):
+    """Not even the grace time is waited for, which is longer than this test may take."""
+    job = launcher("never_stops", grace=FOREVER)
     job.signal(signal.SIGINT)
-    time.sleep(0.5)
+    wait_for_files(tmp_path, "signalled", 0, 1)
     assert job.process.poll() is None
-    since = job.signal(signal.SIGINT)
+    job.signal(signal.SIGINT)
     assert job.ended()[0] == -signal.SIGINT
-    assert time.monotonic() - since < 15  # the launcher has torch to unload, on a busy machine
 
 
 def test_sigterm_to_one_rank_lets_all_save_and_leave(tmp_path):
@@ -254,7 +232,7 @@ def test_ranks_that_do_not_leave_in_the_grace_time_are_ended(launcher):
     job = launcher("never_stops", grace=0.5, dead_after=0.5)
     since = job.signal(signal.SIGTERM)
     assert job.ended()[0] == 143
-    assert 0.9 < time.monotonic() - since < 15
+    assert time.monotonic() - since > 0.9  # they had their time
 
 
 def test_a_job_that_failed_is_started_again_and_says_so(tmp_path, capfd):

@@ -4,13 +4,16 @@ import sys
 
 import pytest
 
-from launch.test_local import wait_until_all_have_ended
 from stoker import launch
 from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
+from support.processes import wait_until_all_have_ended
+
+pytestmark = pytest.mark.process
 
 RAY = ("--on", "ray", "--workers", "2")
 
 
+@pytest.mark.ray
 @pytest.mark.usefixtures("ray")
 def test_workers_that_are_killed_are_started_again_to_the_same_bits_and_ray_has_the_results(
     train, preserve_rng, tmp_path

@@ -1,21 +1,23 @@
 """Jobs on Spark: they run, are started again, and end with a clear error."""
 
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 
-from launch.test_local import wait_until_all_have_ended
 from stoker import RankFailed, launch
 from stoker.launch.launchers.spark import _ResultServer, send_result
 from stoker.launch.rank import RankResult, result_of
 from support.launch import jobs
 from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
+from support.processes import wait_until, wait_until_all_have_ended
+
+pytestmark = pytest.mark.process
 
 SPARK = ("--on", "spark", "--workers", "2")
 
 
+@pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, preserve_rng, tmp_path):
     """The first command uses its restarts up, the second one goes on from where it came."""
@@ -36,6 +38,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, prese
     wait_until_all_have_ended(tmp_path)
 
 
+@pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_bad_input_is_said_once_and_not_tried_again(tmp_path, capfd):
     with pytest.raises(RankFailed) as caught:
@@ -78,9 +81,7 @@ def test_the_first_failure_is_told_from_those_that_follow(sent, message, monkeyp
         for rank, failure in sent.items():
             monkeypatch.setenv("RANK", str(rank))
             send_result(failure, ("127.0.0.1", results.port), results.key)
-        deadline = time.monotonic() + 10
-        while len(results._found) < len(sent) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: len(results._found) == len(sent), "all results")
         assert results.first_failure(2)[0].startswith(message)
 
 

@@ -67,7 +67,7 @@ class Served:
         self.port, self.address = port, f"http://127.0.0.1:{port}/"
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         with contextlib.closing(connection):
             connection.putrequest(method, target, skip_host="Host" in headers)
             for name, value in headers.items():
@@ -83,7 +83,7 @@ class Served:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What the stream of the board tells; closed when the iterator is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         with contextlib.closing(connection):
             connection.request("GET", "/api/stream")
             for line in connection.getresponse():

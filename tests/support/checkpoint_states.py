@@ -47,7 +47,7 @@ def in_child(function, *arguments, **environment):
 
     child = fork.Process(target=run)
     child.start()
-    child.join(timeout=30)
+    child.join(timeout=600)
     return child.exitcode
 
 

@@ -16,7 +16,7 @@ from stoker.core import dist
 from support.killable_run import Halt, result, train
 
 RANKS = (0, 1)
-SECONDS = 60
+SECONDS = 600
 
 
 def _child(rank, port, folder, pipe, where, how):

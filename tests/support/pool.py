@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SECONDS = 90.0
+SECONDS = 600.0
 
 
 @cache

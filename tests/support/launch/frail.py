@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from stoker import Hook
 from stoker.core import dist
 
+FOREVER = 3600  # seconds; a process that sleeps so long is ended by its launcher
+
 
 class Fault:
     """What is to happen in this attempt, and to whom."""
@@ -31,10 +33,10 @@ class Fault:
         self.where, self.step = told.get("where", ""), told.get("step", 0)
         self.is_mine = told.get("rank") == dist.rank()
         self.always = told.get("always", False)
+        self.others_are_stuck = told.get("others") == "stuck"
 
     def strike(self) -> None:
         self.remove()
-        Path("struck").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def remove(self) -> None:
@@ -96,8 +98,9 @@ class Dies(Hook):
 
     def after_step(self, run) -> None:
         if self._in_step("hook", run.step) and self.fault.is_mine:
-            Path("struck").touch()
             raise ValueError("no such thing as this step")
+        if self._in_step("hook", run.step) and self.fault.others_are_stuck:
+            time.sleep(FOREVER)
         if self._in_step("signal", run.step):
             Path(f"at-work-{dist.rank()}").touch()
             while run.requests.local_stop is None:
@@ -112,12 +115,11 @@ class Dies(Hook):
         if self._in_step("all-reduce") and self.fault.is_mine:
             threading.Timer(0.5, self.fault.strike).start()
         elif self._in_step("all-reduce"):
-            time.sleep(1.5)
+            time.sleep(FOREVER if self.fault.others_are_stuck else 1.5)
 
     def read(self) -> None:
         if self._in_step("data") and self.fault.is_mine:
-            Path("struck").touch()
-            time.sleep(100)
+            time.sleep(FOREVER)
 
     def _in_step(self, where: str, step: int | None = None) -> bool:
         step = self.run.step + 1 if step is None else step

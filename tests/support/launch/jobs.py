@@ -19,6 +19,8 @@ from stoker import launch
 from stoker.core import dist
 from stoker.core.errors import Preempted
 
+FOREVER = 3600  # seconds; each process that sleeps so long is ended by somebody else
+
 
 def begin(folder: str) -> int:
     dist.connect()
@@ -61,7 +63,7 @@ def one_raises(folder: str) -> None:
 def one_raises_while_another_sleeps(folder: str) -> None:
     if begin(folder) == 1:
         raise ValueError("there is no such thing")
-    time.sleep(100)
+    time.sleep(FOREVER)
 
 
 def one_leaves(folder: str, code: int) -> None:
@@ -88,7 +90,7 @@ def in_forward(folder: str) -> None:
         loss = model(torch.ones(2, 4)).sum()
         if rank == 1 and step == 2:
             at_work(folder, rank)
-            time.sleep(100)
+            time.sleep(FOREVER)
         loss.backward()
 
 
@@ -96,7 +98,7 @@ def in_all_reduce(folder: str) -> None:
     """Rank 1 stands still within an all-reduce, which rank 0 joins late."""
     rank = begin(folder)
     if rank == 0:
-        time.sleep(100)
+        time.sleep(FOREVER)
     at_work(folder, rank)
     dist.all_reduce_sum(1.0)
 
@@ -104,7 +106,7 @@ def in_all_reduce(folder: str) -> None:
 def with_a_helper(folder: str) -> None:
     """Each rank has started a process of its own, as loaders do."""
     rank = begin(folder)
-    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    helper = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
     (Path(folder) / f"pid-helper-{rank}").write_text(str(helper.pid))
     at_work(folder, rank)
     helper.wait()
@@ -112,8 +114,9 @@ def with_a_helper(folder: str) -> None:
 
 def never_stops(folder: str) -> None:
     rank = begin(folder)
+    signalled = Path(folder) / f"signalled-{rank}"
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: signalled.touch())
     at_work(folder, rank)
     while True:
         time.sleep(0.05)
@@ -134,7 +137,7 @@ def saves_and_leaves(folder: str) -> None:
 def works(folder: str) -> None:
     rank = begin(folder)
     at_work(folder, rank)
-    time.sleep(100)
+    time.sleep(FOREVER)
 
 
 def second_attempt_succeeds(folder: str) -> int:
