@@ -6,12 +6,14 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
+.PHONY: help train quick lint test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
     clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
-	@echo "make test             format, lint, types and every test"
+	@echo "make quick            format, lint, types and the unit tests, in about a minute"
+	@echo "make test             format, lint, types and every test; installs Java and Chromium"
+	@echo "                      for some of them if it may, and says what it left out if not"
 	@echo "make docs             the documentation as a site, in build/site"
 	@echo "make bench            microseconds per step that Stoker adds to a plain loop, then bench-peers"
 	@echo "make bench-peers      Stoker beside other trainers, each in an environment that is made for"
@@ -31,11 +33,18 @@ help:
 train: .venv/installed
 	.venv/bin/python examples/digits.py $(ARGS)
 
-test: .venv/installed-dev
+lint: .venv/installed-dev
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m mypy
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# One thread each: several processes of torch on one core only get into each other's way.
+quick: lint
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -m unit -n 2 --dist loadgroup $(ARGS)
+
+# TIERS=all makes it an error to leave out tests for want of Java or Chromium.
+test: lint
+	.venv/bin/python tests/run.py $(if $(filter all,$(TIERS)),--all) $(ARGS)
 
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet

@@ -1,13 +1,16 @@
-"""What holds for every test."""
+"""What holds for every test: its tier, its place in the order, and a limit for hangs."""
 
 import logging
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 # Torch's compiler would fork helpers of its own, from processes that have threads.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -15,8 +18,22 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Some virtual machines announce AMX without having it, and end what computes in bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# A deadline would judge by time, which says nothing on a busy machine.
+settings.register_profile("stoker", deadline=None)
+settings.load_profile("stoker")
+
+TIERS = ("process", "browser", "ray", "spark", "slow")
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
-PATIENCE = 600.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
+SPREAD = {
+    "test_resume.py",
+    "test_kills.py",
+    "test_killed_runs.py",
+    "test_peers.py",
+    "test_faults.py",
+}
+HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
+STARTED: list[str] = []
+"""The processes that the current test has started, as far as a tier is concerned."""
 
 
 def pytest_configure() -> None:
@@ -25,25 +42,75 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file for the unit tier whose tests all belong to another one."""
+    if config.option.markexpr == "unit" and collection_path.name.startswith("test_"):
+        return "\npytestmark = pytest.mark." in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that fork come first: threads that other tests have started do not outlive a fork."""
-    items.sort(key=lambda item: FORKING.isdisjoint(item.path.parts))
+    """Sort tests into tiers, into an order, and into groups that share a worker of xdist."""
+    for item in items:
+        if not any(item.get_closest_marker(tier) for tier in TIERS):
+            item.add_marker(pytest.mark.unit)
+        if item.path.name not in SPREAD:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_turn)
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the service that a test needs, or its file: fixtures of a module are made once."""
+    services = (name for name in ("ray", "spark") if item.get_closest_marker(name))
+    return next(services, item.path.as_posix())
+
+
+def _turn(item: pytest.Item) -> int:
+    """Tests that fork come first, since threads do not survive a fork; then the longest ones."""
+    if not FORKING.isdisjoint(item.path.parts):
+        return 0
+    return next((turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier)), 9)
+
+
+LONGEST = ("spark", "ray", "process", "browser", "slow")
+
+
+def _note_process(event: str, args: tuple[object, ...]) -> None:
+    if event == "subprocess.Popen":
+        command = str(args[0] or args[1])
+        if "git" not in command:  # a run notes the commit it was started from
+            STARTED.append(command)
+    elif event in {"os.fork", "os.forkpty", "os.posix_spawn"}:
+        STARTED.append(event)
+
+
+sys.addaudithook(_note_process)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test of the unit tier that starts a process."""
+    STARTED.clear()
+    result = yield
+    if STARTED and item.get_closest_marker("unit"):
+        pytest.fail(f"mark this test with @pytest.mark.process: it started {STARTED}")
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that stands still fails by its name, and what it has started dies."""
+    """Fail a test that hangs by its name, and end the processes it has started."""
 
     def give_up(*_: object) -> None:
-        words = [f"stands still: {item.nodeid} did not end within {PATIENCE:g} s, with processes"]
+        report = [f"hangs: {item.nodeid} did not end within {HANG:g} s, with processes"]
         for one in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # it has ended by now
-                words.append(f"{one.pid} of {one.ppid()}: {' '.join(one.cmdline())[:200]}")
+                report.append(f"{one.pid} of {one.ppid()}: {' '.join(one.cmdline())[:200]}")
                 one.send_signal(signal.SIGABRT)  # a forked one shows its stacks and dies
-        pytest.fail("\n".join(words))
+        pytest.fail("\n".join(report))
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    signal.setitimer(signal.ITIMER_REAL, HANG)
     try:
         return (yield)
     finally:
@@ -53,7 +120,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
-    """Log files that a test, or a script in it, opens for its process end with the test."""
+    """Close the log files that a test, or a script in it, has opened for the process."""
     loggers = [logging.getLogger(name) for name in ("stoker", "libai")]
     before = [list(logger.handlers) for logger in loggers]
     yield

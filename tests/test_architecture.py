@@ -120,6 +120,7 @@ def test_every_area_has_its_place_in_the_layers():
     assert {area(path) for path in FILES} - {"__init__"} == set().union(*LAYERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_up(path):
     own = area(path)
@@ -139,6 +140,7 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_there_are_no_import_cycles():
     def module(path: Path) -> str:
         dotted = ".".join(("stoker", *path.relative_to(ROOT).with_suffix("").parts))
@@ -247,6 +249,7 @@ def body_lines(node: ast.FunctionDef) -> int:
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
+@pytest.mark.slow
 def test_files_and_functions_stay_readable():
     assert {p.name for p in FILES if len(p.read_text().splitlines()) > 700} == set()
     assert {f"{p.name}:{f.name}" for p, f in functions() if body_lines(f) > 40} == set()
@@ -256,6 +259,7 @@ def test_a_run_does_not_grow_into_everything():
     assert len(stoker.Run.__slots__) <= 26
 
 
+@pytest.mark.process
 def test_importing_stoker_brings_no_slow_package():
     code = (
         "import sys, torch; before = set(sys.modules); import stoker; "
@@ -267,6 +271,7 @@ def test_importing_stoker_brings_no_slow_package():
     assert brought & slow == set()
 
 
+@pytest.mark.slow
 def test_every_public_name_says_what_it_is_for():
     silent = []
     for path in FILES:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.core.op_counter import counted
 
+pytestmark = pytest.mark.slow
+
 STEPS = 100
 
 ALLOWED = {

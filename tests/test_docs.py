@@ -163,6 +163,7 @@ def forget_compilations() -> None:
         listening[:] = [one for one in listening if not isinstance(one, RecompilationLogger)]
 
 
+@pytest.mark.process
 @a_page
 @pytest.mark.usefixtures("one_thread", "forget_modules", "forget_compilations")
 def test_every_page_runs_and_prints_what_it_shows(

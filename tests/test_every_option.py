@@ -109,6 +109,7 @@ BESIDE = {  # what an option needs beside it to show
 }
 
 
+@pytest.mark.slow
 @pytest.mark.row("X07")
 @pytest.mark.parametrize(
     ("owner", "option"), [(owner, option) for owner in OPTIONS for option in OPTIONS[owner]]

@@ -20,6 +20,8 @@ import torch
 from stoker import Run, hooks
 from stoker.events import read_json_lines
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(
     path for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_config")

@@ -15,6 +15,8 @@ from stoker.cli import main
 from stoker.config import load
 from stoker.events import read_json_lines
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
 CONFIGS = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("*_config.py")])

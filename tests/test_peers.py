@@ -13,6 +13,8 @@ import torch
 from stoker.build import build_job
 from stoker.config import load
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -32,6 +32,7 @@ class OwnLoss(nn.Module):
         return namedtuple("Reply", "loss logits")(loss, out)
 
 
+@pytest.mark.slow
 @pytest.mark.row("O03")
 @pytest.mark.parametrize("form", ["scalar", "losses", "dict", "object"])
 def test_a_model_that_returns_its_own_loss_needs_no_criterion(form):
@@ -121,6 +122,7 @@ def test_a_missing_criterion_is_reported_before_anything_is_updated():
     assert same_bits(before, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -315,6 +317,7 @@ def test_a_criterion_that_sums_is_not_divided():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T04")
 def test_there_is_one_forward_per_training_batch_with_or_without_a_metric():
     class Counting(nn.Module):

@@ -164,6 +164,7 @@ def test_a_number_is_visible_at_its_point_only_to_later_hooks():
     assert seen == {"early": [None, 1, 2], "late": [1, 2, 3]}
 
 
+@pytest.mark.slow
 @pytest.mark.row("C23", "T24")
 @pytest.mark.parametrize(
     ("every", "epochs", "expected"),
@@ -185,6 +186,7 @@ def test_validation_by_steps_is_not_made_at_step_0_and_not_twice(every, expected
     assert seen == expected
 
 
+@pytest.mark.slow
 def test_validation_by_the_clock(monkeypatch):
     clock = iter(range(0, 100_000, 25))
     monkeypatch.setattr("stoker.core.dist.now", lambda: next(clock))
@@ -300,6 +302,7 @@ def test_the_points_of_a_prediction():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.row("C27")
 @pytest.mark.parametrize(("policy", "updates"), [("drop", 2), ("flush", 3)])
 def test_the_last_short_window_is_dropped_or_flushed(policy, updates):
@@ -408,6 +411,7 @@ def test_a_closing_hook_that_fails_alone_is_raised_after_all_have_closed():
     assert len(closed) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.row("X04")
 def test_a_run_with_nothing_left_to_do_returns_cleanly():
     recorder = Recorder()
@@ -420,6 +424,7 @@ def test_a_run_with_nothing_left_to_do_returns_cleanly():
     assert same_bits(before, done.engine.model)
 
 
+@pytest.mark.slow
 def test_a_second_fit_with_more_epochs_goes_on():
     mine, theirs = net(), net()
     run = trainer(model=mine)
@@ -500,6 +505,7 @@ def test_each_stage_has_its_own_points_and_a_base_class_can_give_them_one_name()
     assert silent.seen == ["fit", "predict"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("O10")
 def test_stop_ends_the_run_after_the_step_and_a_later_fit_starts_clean():
     fetched = []
@@ -536,6 +542,7 @@ def test_stop_may_be_called_from_another_thread():
     assert run.fit(batches(), epochs=10_000).stop_reason == "from outside"
 
 
+@pytest.mark.slow
 @pytest.mark.row("O14")
 def test_validation_results_are_visible_in_after_epoch_and_not_in_after_train_epoch():
     seen = []
@@ -621,6 +628,7 @@ def test_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
     assert [row["step"] for row in rows if "train/loss" in row] == [3, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.row("T16")
 def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
     order = []
@@ -720,6 +728,7 @@ def test_a_trial_does_not_count():
     assert run.run.step == 5
 
 
+@pytest.mark.slow
 def test_overfit_batches_uses_the_same_few_batches_for_both():
     seen: dict[str, set] = {"train": set(), "val": set()}
     look = Callback(
@@ -977,6 +986,7 @@ def test_a_second_schedule_beside_a_whole_step_is_refused():
         Trainer(engine(), [], step=Mine(), schedule=PlainSchedule())
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_holds_a_run_is_left_alone(tmp_path):
     folders = []
     for _ in range(3):
@@ -986,6 +996,7 @@ def test_a_run_folder_that_holds_a_run_is_left_alone(tmp_path):
     assert folders == ["my run", "my run-2", "my run-3"]
 
 
+@pytest.mark.slow
 def test_a_run_folder_without_checkpoints_is_left_alone(tmp_path):
     folders = []
     for _ in range(2):
@@ -1045,6 +1056,7 @@ def test_a_used_folder_is_known_by_whatever_a_run_leaves(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "r-2"]
 
 
+@pytest.mark.slow
 def test_the_folder_in_use_may_be_the_current_one(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -1061,6 +1073,7 @@ def test_a_refusal_before_training_leaves_the_trainer_usable():
     assert run.run.step == 5
 
 
+@pytest.mark.slow
 def test_a_trial_leaves_everything_as_it_was(tmp_path):
     model = net(dropout=True, norm=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -1099,6 +1112,7 @@ def test_looking_afterwards_does_not_forget_why_a_run_stopped():
     assert history.stop_reason == "enough"
 
 
+@pytest.mark.slow
 def test_wishes_made_after_an_epoch_are_served_there_and_end_there():
     served = []
     ask = Callback(
@@ -1113,6 +1127,7 @@ def test_wishes_made_after_an_epoch_are_served_there_and_end_there():
     assert not any(saves)
 
 
+@pytest.mark.slow
 def test_a_generator_that_training_and_validation_share_is_left_alone():
     models = [net(), net()]
     for model, val in zip(models, (True, False), strict=True):
@@ -1162,6 +1177,7 @@ def test_parameters_in_no_optimizer_are_told(caplog):
     )
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_count(tmp_path):
     import numpy as np
 
@@ -1195,6 +1211,7 @@ def test_two_trainers_in_two_threads_do_not_disturb_each_other():
     assert errors == []
 
 
+@pytest.mark.slow
 def test_a_run_in_which_every_update_is_skipped_ends_and_says_why():
     class Never(Step):
         def update(self, engine):

@@ -85,6 +85,7 @@ def test_nothing_in_the_runs_folder_is_changed(tmp_path):
     assert everything() == before
 
 
+@pytest.mark.slow
 def test_the_stream_tells_of_new_rows_and_of_runs_that_come_and_go(tmp_path):
     folder = make_run(tmp_path, "one", log="")
     with served(tmp_path) as board:

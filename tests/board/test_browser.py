@@ -20,6 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from stoker.events import log_image, log_text
 from support.board_runs import make_checkpoint, make_run, rows, served
 
+pytestmark = pytest.mark.browser
+
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "board"
 HOSTILE = "<img src=x onerror=alert(1)>"

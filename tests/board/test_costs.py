@@ -1,5 +1,6 @@
 """Costs of a step are shown whatever they are grouped by."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_anything_else_is_left_out(tree):
     for parts in cost_groups(tree).values():

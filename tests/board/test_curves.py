@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from stoker.rundir.metrics_index import Columns
 floats = st.floats(allow_nan=True, allow_infinity=True)
 
 
+@pytest.mark.slow
 @given(st.lists(floats, max_size=400), st.integers(2, 60))
 @example([*[0.0] * 13, -1.0, -math.inf], 12)  # after the last full bucket
 def test_the_smallest_and_the_largest_value_are_always_drawn(values, points):

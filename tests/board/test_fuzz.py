@@ -75,6 +75,7 @@ def board(tmp_path_factory):
         yield found
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,
@@ -118,6 +119,7 @@ BOMBS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "data"), [(n, d) for n, all in BOMBS.items() for d in all],
                          ids=range(sum(map(len, BOMBS.values()))))  # fmt: skip
 def test_files_that_would_explode_are_shown_in_part(tmp_path, name, data):

@@ -52,6 +52,7 @@ def test_a_run_whose_process_lives_runs_however_quiet_it_is(tmp_path):
     assert status(tmp_path).state == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_dead_at_once(tmp_path):
     folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
     (folder / "checkpoints").mkdir()

@@ -6,6 +6,8 @@ from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.storage import crash_points
 from support.checkpoint_states import KILLED, in_child, number_in, own, save, state
 
+pytestmark = pytest.mark.process
+
 
 def passed_points(folder, script, monkeypatch):
     """Return the points that a script passes, each with its count: ``("renamed", 2)``."""

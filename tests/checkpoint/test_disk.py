@@ -52,6 +52,7 @@ def write_too_much(folder):
         checkpoints.save(2, state(2, size=10_000), wait=True)
 
 
+@pytest.mark.process
 def test_a_limit_on_the_size_of_files_is_reported(tmp_path):
     save(tmp_path, 1)
     assert in_child(write_too_much, tmp_path) == 0
@@ -78,6 +79,7 @@ def test_a_full_disk(tiny_disk):
     assert [path.name for path in checkpoints.list()] == ["step-00000001", "step-00000003"]
 
 
+@pytest.mark.process
 def test_a_read_only_disk(tiny_disk):
     folder = tiny_disk / "checkpoints"
     save(folder, 1)

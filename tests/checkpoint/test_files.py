@@ -83,6 +83,7 @@ def test_a_checkpoint_may_have_no_tensors(tmp_path):
         assert checkpoints.load(path).own is None
 
 
+@pytest.mark.slow
 def test_a_change_of_any_byte_is_detected(folder):
     files, chance = sorted(folder.iterdir()), random.Random(0)
     checkpoints = Checkpoints(folder.parent)

@@ -10,6 +10,8 @@ from stoker.checkpoint.sharding.write_plan import plan_single_process
 from support.tasks.checkpoint import net, state, tensors, train
 from support.tasks.two_ranks import found_by_two
 
+pytestmark = pytest.mark.process
+
 
 def trained():
     model = net()

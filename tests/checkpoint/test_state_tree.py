@@ -86,6 +86,7 @@ states = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(states)
 def test_any_state_survives_a_round_trip(state):

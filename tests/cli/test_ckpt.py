@@ -102,6 +102,7 @@ def test_every_action_has_a_help(stoker, name):
     assert f"usage: stoker ckpt {name}" in out
 
 
+@pytest.mark.slow
 def test_near_misses_are_spelled_right(stoker, run):
     code, _, err = stoker("verfy", run)
     assert (code, err.count("\n")) == (2, 1)
@@ -114,6 +115,7 @@ def test_near_misses_are_spelled_right(stoker, run):
     assert "did you mean 'run'?" in err
 
 
+@pytest.mark.process
 def test_its_usage_does_not_import_torch():
     code = (
         "import sys; from stoker.cli import main\n"
@@ -271,6 +273,7 @@ def test_show_of_a_damaged_one_is_one_sentence(stoker, run, file):
 # -- diff
 
 
+@pytest.mark.slow
 def test_equal_checkpoints_have_no_difference(stoker, run, tmp_path):
     train(tmp_path / "again", hooks.EMA(0.9))
     code, out, _ = stoker("diff", ckpt(run, 10), ckpt(run, 10))
@@ -364,6 +367,7 @@ def hold(folder, ready):
     time.sleep(30)
 
 
+@pytest.mark.process
 def test_the_folder_of_a_live_run_is_not_pruned(stoker, run):
     here, there = fork.Pipe()
     process = fork.Process(target=hold, args=(run / "checkpoints", there))
@@ -452,6 +456,7 @@ def test_an_exported_file_can_be_read_as_other_files_can(stoker, run, tmp_path):
     assert modes[0] == modes[1]
 
 
+@pytest.mark.slow
 def test_tied_weights_are_exported_under_each_name(stoker, tmp_path):
     class Tied(nn.Module):
         def __init__(self):
@@ -491,6 +496,7 @@ def project(folder, model="{_target_: ckpt_net.Net}", data="{_target_: ckpt_net.
     return folder / "cfg.yaml"
 
 
+@pytest.mark.slow
 def test_buffers_are_exported_beside_averaged_weights(stoker, tmp_path):
     run = train(tmp_path / "run", hooks.EMA(0.9), model=net(norm=True))
     where = ("export", tmp_path / "run", "-o", tmp_path / "w.safetensors", "--ema")
@@ -500,6 +506,7 @@ def test_buffers_are_exported_beside_averaged_weights(stoker, tmp_path):
     assert found["1.running_mean"].equal(run.engine.model[1].running_mean)
 
 
+@pytest.mark.slow
 def test_ema_without_an_average_is_refused(stoker, tmp_path):
     train(tmp_path / "run")
     code, _, err = stoker("export", tmp_path / "run", "-o", tmp_path / "w.pt", "--ema")
@@ -546,6 +553,7 @@ def test_onnx_without_its_packages_is_one_sentence(stoker, run, tmp_path, monkey
     assert "pip install onnx onnxscript" in err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_onnx_file_takes_batches_of_any_size(stoker, run, tmp_path):
     import onnxruntime as runtime

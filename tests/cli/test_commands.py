@@ -34,6 +34,7 @@ def everything_in(folder):
 # train
 
 
+@pytest.mark.slow
 def test_train_trains_and_leaves_a_run_folder(stoker, folder):
     code, out, _ = stoker("train", "cfg.yaml", "run.epochs=1")
     assert code == 0
@@ -44,6 +45,7 @@ def test_train_trains_and_leaves_a_run_folder(stoker, folder):
     assert not list(folder.rglob("*.partial"))
 
 
+@pytest.mark.slow
 @pytest.mark.row("T12")
 def test_no_tensorboard_is_written_unless_a_hook_asks_for_it(stoker, folder):
     assert stoker("train", "cfg.yaml", "run.epochs=1")[0] == 0
@@ -54,6 +56,7 @@ def test_no_tensorboard_is_written_unless_a_hook_asks_for_it(stoker, folder):
     assert list((folder / "runs" / "tb" / "tb").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.row("L23")
 def test_a_fast_dev_run_writes_nothing(stoker, folder):
     before = everything_in(folder)
@@ -63,6 +66,7 @@ def test_a_fast_dev_run_writes_nothing(stoker, folder):
     assert everything_in(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.row("L23")
 def test_eval_only_is_evaluate(stoker, folder):
     stoker("train", "cfg.yaml")
@@ -86,6 +90,7 @@ def test_an_error_while_parts_are_made_is_one_line(stoker):
     assert "model" in err
 
 
+@pytest.mark.slow
 def test_the_metrics_of_a_run_are_those_of_evaluate(stoker, folder):
     stoker("train", "cfg.yaml")
     rows = [json.loads(row) for row in (folder / "runs/cfg/metrics.jsonl").read_text().splitlines()]
@@ -105,6 +110,7 @@ def test_evaluate_without_weights_is_refused_with_what_to_do(stoker):
     assert "train first (stoker train cfg.yaml)" in err
 
 
+@pytest.mark.slow
 def test_evaluate_takes_weights_of_a_file_and_refuses_others(stoker, folder):
     stoker("train", "cfg.yaml")
     weights = folder / "runs/cfg/model.safetensors"
@@ -116,6 +122,7 @@ def test_evaluate_takes_weights_of_a_file_and_refuses_others(stoker, folder):
     assert stoker("evaluate", "cfg.yaml", "--weights", "bad.safetensors")[0] == 2
 
 
+@pytest.mark.slow
 def test_evaluate_without_validation_data_is_refused(stoker):
     stoker("train", "cfg.yaml")
     code, _, err = stoker("evaluate", "cfg.yaml", "~val_loader")
@@ -123,12 +130,14 @@ def test_evaluate_without_validation_data_is_refused(stoker):
     assert "the config has no val_loader" in err
 
 
+@pytest.mark.slow
 def test_evaluate_takes_the_weights_of_the_newest_run(stoker, folder):
     stoker("train", "cfg.yaml")
     stoker("train", "cfg.yaml", "run.seed=3", "run.resume=never")
     assert "runs/cfg-2/model.safetensors" in stoker("evaluate", "cfg.yaml")[2]
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_evaluated_with_its_own_weights(stoker, folder):
     for seed in (1, 2, 3):
         stoker("train", "cfg.yaml", "run.name=named", f"run.seed={seed}", "run.resume=never")
@@ -138,6 +147,7 @@ def test_a_run_folder_is_evaluated_with_its_own_weights(stoker, folder):
         assert f"runs/{name}/model.safetensors" in err
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_evaluated_from_another_place(stoker, folder, monkeypatch):
     stoker("train", "cfg.yaml")
     monkeypatch.chdir(folder.parent)
@@ -161,6 +171,7 @@ run = dict(epochs=1, progress=False)
 """
 
 
+@pytest.mark.slow
 def test_the_run_folder_of_a_python_config_is_trained_and_evaluated_again(stoker, folder):
     (folder / "py_again.py").write_text(PYTHON)
     assert stoker("train", "py_again.py")[0] == 0
@@ -180,6 +191,7 @@ def trained(stoker):
     return stoker
 
 
+@pytest.mark.slow
 def test_predictions_are_written_as_npz(trained, folder):
     code, out, _ = trained("predict", "cfg.yaml", "-o", "out/p.npz")
     assert code == 0
@@ -187,6 +199,7 @@ def test_predictions_are_written_as_npz(trained, folder):
     assert "output [10, 3]" in out
 
 
+@pytest.mark.slow
 def test_predictions_are_written_as_jsonl_and_csv_and_agree(trained, folder):
     assert trained("predict", "cfg.yaml", "-o", "p.jsonl")[0] == 0
     assert trained("predict", "cfg.yaml", "-o", "p.csv")[0] == 0
@@ -208,12 +221,14 @@ def test_another_suffix_is_refused_before_anything_is_made(stoker, name):
     assert ".npz, .jsonl or .csv" in err
 
 
+@pytest.mark.slow
 def test_predict_loader_is_preferred(trained, folder):
     loader = "predict_loader={_target_: parts.loader_of, batch_size: 4, count: 6}"
     assert trained("predict", "cfg.yaml", loader)[0] == 0
     assert len(np.load(folder / "predictions.npz")["output"]) == 6
 
 
+@pytest.mark.slow
 def test_several_outputs_are_written_by_their_names(trained, folder):
     text = (folder / "parts.py").read_text()
     (folder / "twoheads.py").write_text(
@@ -251,6 +266,7 @@ def test_explain_shows_loop_metrics_parameters_calendar_and_rate(stoker, folder)
     assert everything_in(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "steps", "validations"),
     [
@@ -375,6 +391,7 @@ def test_env_is_json(stoker):
 # new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["starter", "my project", "2024", "null", "a: b", "#1", "1e-3"])
 def test_a_new_project_trains_at_once(stoker, folder, monkeypatch, name):
     code, out, _ = stoker("new", name)
@@ -402,6 +419,7 @@ def test_new_refuses_a_folder_that_is_not_empty(stoker, folder):
 # lr-find
 
 
+@pytest.mark.slow
 def test_lr_find_suggests_draws_and_writes_a_picture(stoker, folder):
     before = everything_in(folder)
     code, out, _ = stoker("lr-find", "cfg.yaml", "--from", "1e-4", "--to", "10", "--steps", "30")
@@ -495,6 +513,7 @@ def test_the_version_is_told(stoker):
     assert re.fullmatch(r"stoker \d+\.\d+\.\d+\S*\n", out)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_folder_of_its_own_config(stoker, folder):
     """Another run of that name, with another config, lies beside it and is newer."""
     assert stoker("train", "cfg.yaml")[0] == 0

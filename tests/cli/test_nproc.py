@@ -4,6 +4,8 @@ import pytest
 
 from stoker.cli import main
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def stoker(folder, capfd):

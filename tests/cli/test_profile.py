@@ -44,6 +44,7 @@ def everything_in(folder):
     return {path for path in folder.rglob("*") if "__pycache__" not in str(path)}
 
 
+@pytest.mark.slow
 def test_it_prints_where_a_step_goes_and_leaves_nothing(stoker, folder, temporary):
     before = everything_in(folder)
     code, out, err = stoker("profile", "cfg.yaml", *SHORT)
@@ -60,6 +61,7 @@ def test_it_prints_where_a_step_goes_and_leaves_nothing(stoker, folder, temporar
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_numbers_and_trace_go_where_they_are_asked_to(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker(
@@ -110,6 +112,7 @@ def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, mo
     assert plain.split() == [*head, *name.split(), "after_step", "50", "1,234.5", "6", "7", "8"]
 
 
+@pytest.mark.slow
 def test_two_processes_are_told_of_by_the_first(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker("profile", "cfg.yaml", *SHORT, "--nproc", "2")

@@ -207,6 +207,7 @@ def test_every_scheduler_of_the_registry_is_in_the_table():
     assert {name.rstrip("+") for name in RATES} | NOT_FROM_A_CONFIG >= set(SCHEDULERS)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T19")
 @pytest.mark.parametrize("name", RATES)
 def test_the_rate_of_step_1_is_the_configs_for_every_scheduler(folder, name):
@@ -225,6 +226,7 @@ def test_the_rate_of_step_1_is_the_configs_for_every_scheduler(folder, name):
         assert sizes.rates == pytest.approx([0.1 * (1 - step / 10) for step in range(10)])
 
 
+@pytest.mark.slow
 @pytest.mark.row("T19")
 @pytest.mark.parametrize(
     ("overrides", "updates"),

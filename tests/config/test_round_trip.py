@@ -49,6 +49,7 @@ def saved_and_loaded(config, folder):
     return load(folder / "saved.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.row("L17", "T06")
 @usual
 @given(trees)
@@ -59,6 +60,7 @@ def test_any_saved_config_loads_to_an_equal_tree(tmp_path, tree):
     assert repr(again.tree) == repr(config.resolved())
 
 
+@pytest.mark.slow
 @settings(usual, max_examples=40)
 @given(values, st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())
 def test_overriding_and_saving_commute(tmp_path, other, value):
@@ -170,6 +172,7 @@ def test_dtypes_and_classes_read_back_equal(tmp_path):
 # Where a value comes from
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "said"),
     [

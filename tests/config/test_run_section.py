@@ -133,6 +133,7 @@ def test_every_field_is_in_the_table():
     assert {one.name for one in dataclasses.fields(CheckpointConfig)} == set(CHECKPOINT)
 
 
+@pytest.mark.slow
 @pytest.mark.row("X07")
 @pytest.mark.parametrize("field", CHECKPOINT)
 def test_every_field_of_checkpoint_changes_what_is_kept_or_is_refused(folder, field):
@@ -143,6 +144,7 @@ def test_every_field_of_checkpoint_changes_what_is_kept_or_is_refused(folder, fi
     assert kept(folder, "run.name=plain", *few) != kept(folder, name, *with_it)
 
 
+@pytest.mark.slow
 @pytest.mark.row("X07")
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_of_run_changes_what_happens_or_is_refused(folder, field):
@@ -166,6 +168,7 @@ def test_every_field_of_parallel_is_refused_in_one_process(folder, field):
     assert field in said
 
 
+@pytest.mark.slow
 @pytest.mark.row("X07")
 def test_the_comparison_of_options_is_repeatable(folder):
     assert behaviour(folder, "run.dir=null") == behaviour(folder, "run.dir=null")

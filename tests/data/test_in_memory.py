@@ -107,6 +107,7 @@ def loader_factories(draw) -> Callable[[], DataLoader]:
     return make
 
 
+@pytest.mark.slow
 @given(loader_factories())
 @settings(max_examples=200, deadline=None)
 def test_batches_are_those_of_the_dataloader_with_its_draws(make):
@@ -169,6 +170,7 @@ def test_odd_arrays_and_tensors_are_left_to_torch():
     assert not gathers(DataLoader(torch.rand(6, 2).to_sparse(), 2))
 
 
+@pytest.mark.slow
 def test_a_device_other_than_the_cpu_is_gathered_there():
     one = DataLoader(TensorDataset(torch.empty(6, 3, device="meta")), 4)
     assert gathers(one)
@@ -231,6 +233,7 @@ def test_a_replaced_collate_function_is_respected(monkeypatch):
     assert not gathers(one)
 
 
+@pytest.mark.process
 def test_workers_read_sample_by_sample():
     assert not gathers(DataLoader(TensorDataset(torch.rand(6, 3)), 2, num_workers=1))
 
@@ -364,6 +367,7 @@ def test_a_loader_of_columns_takes_the_options_of_a_dataloader():
         loader((x, y), bach_size=4)
 
 
+@pytest.mark.process
 def test_a_loader_with_workers_yields_the_same():
     x = torch.rand(6, 3)
     with_workers = loader((x, torch.arange(6)), 4, num_workers=1)

@@ -48,6 +48,7 @@ def test_windows_and_limits_are_resumed_exactly(options, sampler, owner):
     assert_exact(lambda: BatchFeeder(loader_of(sampler, "batches", owner), **options))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_any_position_of_any_loader_is_resumed_exactly(data):
@@ -72,6 +73,7 @@ WORKERS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", WORKERS)
 def test_workers_are_resumed_exactly(case):
     sampler, batching, owner, options = WORKERS[case]
@@ -125,6 +127,7 @@ def test_the_skipped_indices_of_a_torch_sampler_are_not_visited():
     assert Spy.reads == 20
 
 
+@pytest.mark.process
 def test_another_number_of_workers_yields_the_same_samples(caplog):
     def make(workers: int) -> BatchFeeder:
         context = "fork" if workers else None

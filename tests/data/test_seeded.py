@@ -112,6 +112,7 @@ def test_a_sample_may_read_other_samples_of_its_dataset():
     assert (first, second, third) == SeededDataset(Alone())[2]
 
 
+@pytest.mark.process
 def test_workers_read_the_same_samples_also_if_persistent():
     data = SeededDataset(Items(), seed=2)
     plain = DataLoader(data, 3, shuffle=True)

@@ -225,6 +225,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.row("L14")
 @pytest.mark.parametrize("case", OPTIONS)
 @pytest.mark.parametrize("rank", [0, 2])
@@ -419,6 +420,7 @@ def test_resize_of_a_sampler_with_set_epoch_keeps_its_order():
     assert joined(seen) == [*range(5, 12), *range(5)]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_resize_anywhere_loses_and_repeats_no_sample(data):

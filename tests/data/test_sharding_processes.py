@@ -6,6 +6,8 @@ import torch
 from support.pool import pool
 from support.tasks import data as data_tasks
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.row("O22")
 def test_uneven_numbers_of_batches_neither_hang_nor_lose_any():

@@ -70,6 +70,7 @@ def same(one, other):
 # The engine
 
 
+@pytest.mark.slow
 @pytest.mark.row("C01")
 def test_an_own_loop_equals_the_plain_one():
     model, twin = net(dropout=True), net(dropout=True)
@@ -153,6 +154,7 @@ def test_an_own_loop_accumulates_and_drops_the_rest():
     assert lr.get_last_lr() == [0.025]
 
 
+@pytest.mark.slow
 @pytest.mark.row("C27")
 def test_the_trainer_makes_one_step_of_four_batches():
     gpc.load_config(dict(gradient_accumulation=4))
@@ -628,6 +630,7 @@ def test_an_own_metric_is_in_the_line_and_visible_to_later_hooks(tmp_path):
     assert line == f"colossalai - own - INFO: [Epoch 1 / Train]: Largest = {seen[1][1]:.5g}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.row("C13", "C14")
 def test_a_mean_is_over_samples_and_may_be_read_twice():
     model = net()
@@ -640,6 +643,7 @@ def test_a_mean_is_over_samples_and_may_be_read_twice():
         assert metric.get_accumulated_value() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.row("C15")
 @pytest.mark.parametrize(("by_epoch", "moves"), [(False, 4), (True, 2)])
 @pytest.mark.parametrize("through_initialize", [False, True])
@@ -674,6 +678,7 @@ def test_the_rate_shown_is_the_one_used():
     assert used == pytest.approx([1 / 3, 2 / 3, 1.0, 2 / 3, 1 / 3])
 
 
+@pytest.mark.slow
 @pytest.mark.row("C17")
 def test_one_line_for_training_and_one_for_each_test(tmp_path):
     logger = get_dist_logger("lines")
@@ -692,6 +697,7 @@ def test_one_line_for_training_and_one_for_each_test(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.row("C18")
 def test_times_cover_the_steps_of_this_epoch_and_warm_up_is_left_out_once(tmp_path):
     logger, timer, counts = get_dist_logger("times"), MultiTimer(), []
@@ -754,6 +760,7 @@ def scalars_in(folder):
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
+@pytest.mark.slow
 @pytest.mark.row("C20")
 def test_tensorboard_has_metrics_of_steps_and_epochs(tmp_path):
     hook = hooks.TensorboardHook(log_dir=tmp_path, ranks=[0])
@@ -795,6 +802,7 @@ def aliases(folder):
     return {p.name: p.readlink().name for p in sorted(folder.iterdir()) if p.is_symlink()}
 
 
+@pytest.mark.slow
 @pytest.mark.row("C21")
 def test_checkpoints_follow_completed_epochs_and_the_last(tmp_path):
     folder = tmp_path / "not" / "there"
@@ -806,6 +814,7 @@ def test_checkpoints_follow_completed_epochs_and_the_last(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.row("C22")
 def test_by_iteration_only_multiples_and_the_end_are_saved(tmp_path):
     hook = hooks.SaveCheckpointHook(interval=4, checkpoint_dir=tmp_path, save_by_iter=True)
@@ -827,6 +836,7 @@ def train(folder, epochs, *more, model=None, save=True):
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.row("Z06")
 def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     whole = train(tmp_path / "whole", 4)
@@ -839,6 +849,7 @@ def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     assert same(again.engine.model, whole.engine.model)
 
 
+@pytest.mark.slow
 @pytest.mark.row("Z05")
 def test_the_newest_or_the_weights_alone(tmp_path, caplog):
     first = train(tmp_path / "a", 2)
@@ -856,6 +867,7 @@ def test_the_newest_or_the_weights_alone(tmp_path, caplog):
         train(tmp_path / "a", 1, tune)
 
 
+@pytest.mark.slow
 @pytest.mark.row("Z04")
 def test_the_dict_list_of_the_document_goes_on_from_its_epoch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -941,6 +953,7 @@ class Terminal:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.row("C32")
 def test_the_bar_shows_the_metrics_of_steps_fills_and_closes(monkeypatch):
     terminal = Terminal()

@@ -7,6 +7,8 @@ from stoker.dialects.colossalai.core import global_context as gpc
 from support.pool import pool
 from support.tasks import colossalai as tasks
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def no_config():

@@ -13,6 +13,8 @@ from stoker.checkpoint import Checkpoints
 from stoker.dialects.colossalai.core import global_context as gpc
 from support.dialect_scripts import SCRIPTS, renamed
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -159,6 +159,7 @@ def test_the_first_error_is_logged_and_stays_on_top(caplog):
     assert record.exc_info[0] is ZeroDivisionError
 
 
+@pytest.mark.slow
 @pytest.mark.row("L04")
 def test_hooks_keep_their_order_and_hold_the_trainer_weakly():
     words = []
@@ -179,6 +180,7 @@ def test_hooks_keep_their_order_and_hold_the_trainer_weakly():
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.row("L05")
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path, accumulate):
@@ -199,12 +201,14 @@ def test_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path,
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.row("L05")
 def test_a_step_of_ones_own_keeps_processes_alike(tmp_path):
     first, second = pool().run(2, my_trainer_in_ranks, tmp_path)
     assert same_bits(first, second)
 
 
+@pytest.mark.slow
 def test_a_run_is_bit_equal_to_the_plain_loop(tmp_path):
     cfg = config(tmp_path)
     trainer = trained(cfg)
@@ -260,6 +264,7 @@ def test_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp_pat
         assert "x/y" in storage.latest()
 
 
+@pytest.mark.slow
 @pytest.mark.row("L07")
 def test_metrics_json_is_appended_when_a_run_goes_on(tmp_path):
     trained(config(tmp_path, train_iter=8))
@@ -295,6 +300,7 @@ def test_the_console_line_has_everything_and_none_comes_after_the_end(tmp_path, 
     assert "iteration: 12/13" in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.row("L10", "L11")
 def test_checkpoints_have_their_names_and_the_oldest_go(tmp_path):
     trained(config(tmp_path, train_iter=14))
@@ -326,6 +332,7 @@ def best_of(folder):
     return Checkpoints(folder / "model_best").load(path).shared["extra"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("L12")
 def test_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
     nan = float("nan")
@@ -341,6 +348,7 @@ def test_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
     assert best_of(tmp_path) == {"iteration": 1, "best": 50.0}
 
 
+@pytest.mark.slow
 @pytest.mark.row("L13")
 def test_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
     whole, first, second = Losses(), Losses(), Losses()
@@ -359,12 +367,14 @@ def test_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
     assert plain[0] == plain[1]
 
 
+@pytest.mark.slow
 def test_sharded_processes_learn_what_copies_do(tmp_path):
     copies = pool().run(2, two_ranks, tmp_path / "copies")
     shards = pool().run(2, two_ranks, tmp_path / "shards", None, True)
     assert [a for _, a in shards[0][2]] == pytest.approx([a for _, a in copies[0][2]], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_processes_exchange_losses_only_where_a_writer_looks_at_them(tmp_path):
     one, other = pool().run(2, two_ranks, tmp_path, None, False, 3)
     both = list(zip(one[2], other[2], strict=True))
@@ -381,6 +391,7 @@ def written_losses(folder):
     return [(one["iteration"], one["total_loss"]) for one in rows(folder) if "total_loss" in one]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("at", [3, 9])
 def test_a_run_that_was_really_killed_ends_at_the_same_bits(tmp_path, at):
     whole = trained(config(tmp_path / "whole", train_iter=11))
@@ -399,6 +410,7 @@ def test_a_run_that_was_really_killed_ends_at_the_same_bits(tmp_path, at):
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 @pytest.mark.row("L14", "L23")
 def test_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
     whole = pool().run(2, two_ranks, tmp_path / "whole")
@@ -416,6 +428,7 @@ def test_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
     assert (tmp_path / "whole" / "log.txt.rank1").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.row("L15")
 def test_a_finished_run_given_the_same_says_so_and_given_more_goes_on(tmp_path, caplog):
     trained(config(tmp_path))
@@ -427,12 +440,14 @@ def test_a_finished_run_given_the_same_says_so_and_given_more_goes_on(tmp_path, 
     assert (more.start_iter, more.iter) == (12, 15)
 
 
+@pytest.mark.slow
 def test_without_resume_a_folder_that_holds_a_run_is_refused(tmp_path):
     trained(config(tmp_path))
     with pytest.raises(CheckpointError, match="holds the checkpoints of another run"):
         trained(config(tmp_path, resume=False))
 
 
+@pytest.mark.slow
 @pytest.mark.row("L16")
 def test_load_weight_takes_weights_alone_and_names_what_does_not_fit(tmp_path, caplog):
     trained(config(tmp_path / "a"))
@@ -663,6 +678,7 @@ def test_the_command_line_has_its_flags_and_resume_is_in_the_config(tmp_path):
     assert cfg.train.resume is True
 
 
+@pytest.mark.slow
 @pytest.mark.row("L23")
 def test_eval_only_is_what_the_script_does_with_the_parts(tmp_path):
     trainer = trained(config(tmp_path))
@@ -690,6 +706,7 @@ def test_the_checkpointer_saves_and_loads_by_name(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_trainer_compiles_and_ends_where_the_eager_one_does(tmp_path):
     cfg = config(tmp_path / "graph", evaluation={"enabled": False}, train_iter=3)
     cfg["graph"] = {"enabled": True, "backend": "eager"}

@@ -401,6 +401,7 @@ def test_without_optimizer_and_loss_one_can_look_and_fit_is_refused_before_data_
         estimator.fit(lambda config, batch_size: pytest.fail("data was read"))
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_the_plain_loop():
     estimator = tasks.estimator()
     model = tasks.model({})

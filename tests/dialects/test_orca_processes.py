@@ -9,6 +9,8 @@ from stoker.dialects.orca import OrcaContext, init_orca_context, stop_orca_conte
 from support.pool import pool
 from support.tasks import orca as tasks
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.row("O13", "O22")
 def test_losses_are_weighted_by_samples_and_uneven_data_is_all_used():
@@ -80,6 +82,7 @@ def test_the_local_backend_starts_processes(tmp_path):
     assert estimator.get_state_dict()["epoch"] == 2
 
 
+@pytest.mark.ray
 def test_the_ray_backend_trains_and_goes_on():
     init_orca_context("local", runtime="ray", cores=2)
     try:
@@ -90,6 +93,7 @@ def test_the_ray_backend_trains_and_goes_on():
     assert estimator.get_state_dict()["global_step"] == 6
 
 
+@pytest.mark.spark
 def test_the_spark_backend_trains_on_a_dataframe():
     context = init_orca_context("local", cores=2, memory="1g")
     try:

@@ -167,6 +167,7 @@ print(json.dumps([rows, total, counts.total]))
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_started_again_ends_at_the_same_bits(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parent.parent)))
@@ -201,6 +202,7 @@ print(estimator.fit(data=tasks.train, epochs=1, callbacks=[MainCallback()])[0]["
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_the_old_names_runs_unmodified(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(UNMODIFIED)

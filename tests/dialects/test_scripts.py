@@ -12,6 +12,8 @@ import pytest
 
 from support.dialect_scripts import SCRIPTS, renamed
 
+pytestmark = pytest.mark.process
+
 ENDS = {
     "libai_train_net.py": "iter 120 of 120 accuracy True",
     "orca_callbacks.py": "epochs 2 same True",

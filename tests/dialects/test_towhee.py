@@ -110,6 +110,7 @@ class Acting(Callback):
 # The quick start
 
 
+@pytest.mark.slow
 @pytest.mark.row("T01")
 def test_the_quick_start_prints_the_lines_of_the_document(capsys):
     trainer(size=16, evals=8, epoch_num=2).train()
@@ -129,6 +130,7 @@ def test_the_quick_start_prints_the_lines_of_the_document(capsys):
     assert re.search(r"\S+ \S+ - \d+ - \S+\.py-\w+:\d+ - WARNING: TrainingConfig\(output_dir", err)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T01")
 def test_lines_come_at_multiples_and_a_bar_prints_none(capsys):
     trainer(size=48, evals=40, print_steps=4, epoch_num=1).train()
@@ -140,6 +142,7 @@ def test_lines_come_at_multiples_and_a_bar_prints_none(capsys):
     assert "epoch 2/2" in err
 
 
+@pytest.mark.slow
 @pytest.mark.row("T02")
 def test_losses_are_means_over_samples_of_their_own_pass():
     made = trainer(size=24, evals=12, epoch_num=1, lr=0.0, dataloader_drop_last=False)
@@ -160,6 +163,7 @@ def test_losses_are_means_over_samples_of_their_own_pass():
     assert seen.logs[-1]["epoch_loss"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T03")
 def test_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_training():
     class Old(Trainer):
@@ -185,6 +189,7 @@ def test_evaluation_is_in_evaluation_mode_also_where_compute_loss_asks_for_train
     assert buffers[0].equal(buffers[1])
 
 
+@pytest.mark.slow
 @pytest.mark.row("T04")
 @pytest.mark.parametrize("metric", ["Accuracy", None])
 def test_a_training_batch_goes_forward_once(metric):
@@ -273,6 +278,7 @@ def test_the_help_tells_of_every_field(capsys):
     assert '"lr": 5e-05' in made.to_json_string()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T07")
 def test_devices_are_chosen_and_refused_early():
     assert TrainingConfig(device_str="cuda:2").device == torch.device("cuda:2")
@@ -288,6 +294,7 @@ def test_devices_are_chosen_and_refused_early():
 # Saving and going on
 
 
+@pytest.mark.slow
 @pytest.mark.row("T08")
 def test_folders_hold_weights_state_and_a_card():
     card = ModelCard(model_name="digits", model_overview="Ten digits.")
@@ -311,6 +318,7 @@ def test_folders_hold_weights_state_and_a_card():
     assert not Path("deep/er/checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T09")
 def test_resume_trains_what_is_left_with_moments_schedule_and_counters(capsys):
     made = trainer()
@@ -331,6 +339,7 @@ def test_resume_trains_what_is_left_with_moments_schedule_and_counters(capsys):
         assert weight.equal(same)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T10")
 def test_save_and_load_restore_epoch_and_weights():
     made = trainer()
@@ -350,6 +359,7 @@ def test_save_and_load_restore_epoch_and_weights():
         made.load("nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.row("T10")
 def test_after_load_training_goes_on_from_there(capsys):
     trainer(epoch_num=1).train()
@@ -360,6 +370,7 @@ def test_after_load_training_goes_on_from_there(capsys):
     assert capsys.readouterr().out.startswith("epoch=2/3, global_step=3,")
 
 
+@pytest.mark.slow
 @pytest.mark.row("T11")
 def test_the_freezer_of_the_document_freezes_the_head():
     model = vit.create_model(image_size=32, width=32, layers=2, heads=2, classes=5)
@@ -379,6 +390,7 @@ def test_the_freezer_of_the_document_freezes_the_head():
         freezer.by_names(["heat"])
 
 
+@pytest.mark.slow
 @pytest.mark.row("T11")
 def test_freeze_bn_keeps_running_statistics():
     made = trainer(freeze_bn=True)
@@ -389,6 +401,7 @@ def test_freeze_bn_keeps_running_statistics():
     assert not other.model[1].running_mean.equal(torch.zeros(16))
 
 
+@pytest.mark.slow
 @pytest.mark.row("T12")
 def test_tensorboard_has_every_number_or_nothing_is_written(monkeypatch, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -410,6 +423,7 @@ def test_tensorboard_has_every_number_or_nothing_is_written(monkeypatch, capsys)
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.row("T12")
 def test_without_the_package_the_config_leaves_it_out_and_a_callback_fails(monkeypatch, caplog):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
@@ -424,6 +438,7 @@ def test_without_the_package_the_config_leaves_it_out_and_a_callback_fails(monke
 # Callbacks
 
 
+@pytest.mark.slow
 @pytest.mark.row("T13")
 def test_the_callback_of_the_document_prints_at_every_batch(capsys):
     class CustomCallback(Callback):
@@ -439,6 +454,7 @@ def test_the_callback_of_the_document_prints_at_every_batch(capsys):
     assert lines == ["on_batch_begin", "epoch=2/2"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.row("T13")
 def test_points_come_in_the_golden_order():
     names = (
@@ -492,6 +508,7 @@ def test_batches_reach_callbacks_as_they_are_and_a_singleton_is_one():
         made.add_callback(Batches)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T13")
 def test_user_callbacks_run_before_the_built_in_ones(capsys):
     class First(Callback):
@@ -504,6 +521,7 @@ def test_user_callbacks_run_before_the_built_in_ones(capsys):
     assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["first", "epoch"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 @pytest.mark.parametrize(
     ("options", "epochs"),
@@ -527,6 +545,7 @@ def test_early_stopping_counts_evaluations_without_improvement(options, epochs):
     assert Path(f"out/epoch_{epochs}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
     made = trainer(early_stopping={"monitor": "eval_epoch_metrics", "patience": 1})
@@ -536,6 +555,7 @@ def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
         trainer(early_stopping={"monitor": "eval_epoch_loss", "patienc": 1}).train()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 def test_counters_survive_resume():
     class Zero(Trainer):
@@ -549,6 +569,7 @@ def test_counters_survive_resume():
     assert again.epoch == 4
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 def test_built_in_callbacks_may_be_added_by_hand():
     made = trainer(epoch_num=6, lr=0.0, early_stopping=None, model_checkpoint=None)
@@ -560,6 +581,7 @@ def test_built_in_callbacks_may_be_added_by_hand():
     assert sorted(p.name for p in Path("out/snaps").iterdir()) == ["epoch_2", "epoch_3"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("T15")
 @pytest.mark.parametrize(
     ("saving", "names"),
@@ -581,6 +603,7 @@ def test_a_period_is_in_epochs_or_in_iterations_and_not_both():
         trainer(model_checkpoint={"every_n_epoch": 1, "every_n_iteration": 2}).train()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T16")
 def test_each_flag_does_what_it_says(capsys):
     made = trainer(size=32, epoch_num=2, print_steps=100, eval_strategy="no", model_checkpoint=None)
@@ -605,6 +628,7 @@ def test_each_flag_does_what_it_says(capsys):
     assert Path("out/iteration_3").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T16")
 def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
     made = trainer(eval_strategy="no", epoch_num=2)
@@ -638,6 +662,7 @@ def test_metrics_are_found_by_old_and_new_names(capsys):
         get_metric_by_name("Accuracy", "others")
 
 
+@pytest.mark.slow
 @pytest.mark.row("T17")
 @pytest.mark.parametrize("name", ["F1", "Precision", "AUROC", "BinnedAveragePrecision", "Hinge"])
 def test_a_metric_learns_its_task_and_classes_from_the_batch(name):
@@ -648,6 +673,7 @@ def test_a_metric_learns_its_task_and_classes_from_the_batch(name):
     assert isinstance(made.relay.logs["epoch_metric"], float)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T17")
 def test_the_listing_never_fails_without_the_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
@@ -655,6 +681,7 @@ def test_the_listing_never_fails_without_the_library(monkeypatch):
     trainer().train()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T18")
 def test_a_custom_optimizer_and_loss_are_used():
     class MyOptimizer(torch.optim.SGD):
@@ -705,6 +732,7 @@ SCHEDULES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.row("T19")
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_the_rate_of_the_first_step_is_that_of_the_config(schedule):
@@ -738,6 +766,7 @@ def test_names_that_are_not_known_are_refused(changes, words):
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T20")
 def test_the_horizon_is_the_updates_and_warm_up_by_steps_wins():
     seen = points("on_train_batch_end")()
@@ -756,6 +785,7 @@ def test_the_horizon_is_the_updates_and_warm_up_by_steps_wins():
 # Overriding
 
 
+@pytest.mark.slow
 @pytest.mark.row("T21")
 def test_what_train_step_returns_is_printed_and_missing_keys_are_tolerated(capsys):
     class SubTrainer1(Trainer):
@@ -789,6 +819,7 @@ def test_what_train_step_returns_is_printed_and_missing_keys_are_tolerated(capsy
     assert capsys.readouterr().out.splitlines()[0] == "epoch=1/2, global_step=1"
 
 
+@pytest.mark.slow
 @pytest.mark.row("T21")
 def test_train_step_may_call_the_one_it_overrides(capsys):
     class Doubled(Trainer):
@@ -808,6 +839,7 @@ def test_train_step_may_call_the_one_it_overrides(capsys):
     assert one.relay.logs["extra"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.row("T21")
 def test_a_step_of_ones_own_may_update_metrics(capsys):
     class Own(Trainer):
@@ -842,6 +874,7 @@ def test_compute_loss_may_take_three_inputs_where_there_is_no_metric():
     assert "eval_epoch_loss" in made.relay.logs
 
 
+@pytest.mark.slow
 @pytest.mark.row("T21")
 def test_compute_metric_may_be_overridden(capsys):
     class Own(Trainer):
@@ -853,6 +886,7 @@ def test_compute_metric_may_be_overridden(capsys):
     assert all("metric=0.25" in line for line in capsys.readouterr().out.splitlines())
 
 
+@pytest.mark.slow
 def test_evaluate_may_be_overridden_whole_or_around_the_usual_one(capsys):
     class Whole(Trainer):
         def evaluate(self, model, logs):
@@ -886,6 +920,7 @@ def test_evaluate_may_be_overridden_whole_or_around_the_usual_one(capsys):
 # Data and moments
 
 
+@pytest.mark.slow
 @pytest.mark.row("T22")
 def test_loaders_may_be_given_and_need_no_length():
     loader = DataLoader(digits(0, 16), batch_size=4)
@@ -917,6 +952,7 @@ class Unsized:
         return iter(self.loader)
 
 
+@pytest.mark.slow
 @pytest.mark.row("T23")
 def test_drop_last_is_for_training_and_evaluation_sees_every_sample():
     sizes: dict[bool, list[int]] = {True: [], False: []}
@@ -929,6 +965,7 @@ def test_drop_last_is_for_training_and_evaluation_sees_every_sample():
     trainer(size=5, output_dir="one", dataloader_drop_last=False).train()
 
 
+@pytest.mark.slow
 @pytest.mark.row("T24")
 @pytest.mark.parametrize(
     ("changes", "moments"),
@@ -950,6 +987,7 @@ def test_evaluation_comes_at_the_stated_moments(changes, moments):
     assert ("epoch_metric" in seen.logs[-1]) is trains
 
 
+@pytest.mark.slow
 @pytest.mark.row("T25")
 @pytest.mark.parametrize("stopping", [None, {"monitor": "eval_epoch_loss", "mode": "min"}])
 def test_the_best_weights_are_left_in_the_model_and_in_final_epoch(stopping):
@@ -978,6 +1016,7 @@ def test_the_best_weights_are_left_in_the_model_and_in_final_epoch(stopping):
     assert not kept[1].equal(kept[2])
 
 
+@pytest.mark.slow
 @pytest.mark.row("T26")
 def test_anything_with_a_model_is_trained_by_one_call(capsys):
     class Plain:
@@ -996,6 +1035,7 @@ def test_anything_with_a_model_is_trained_by_one_call(capsys):
         train_operator(object(), config())
 
 
+@pytest.mark.slow
 @pytest.mark.row("T26")
 def test_an_operator_of_the_documented_shape_trains_itself():
     class Embedding(NNOperator):
@@ -1040,6 +1080,7 @@ def test_a_model_is_needed_and_a_config_is_not(caplog):
     assert "tmp_trainer" in caplog.text
 
 
+@pytest.mark.slow
 def test_predict_is_in_evaluation_mode_without_gradients():
     made = trainer()
     made.train()
@@ -1050,6 +1091,7 @@ def test_predict_is_in_evaluation_mode_without_gradients():
     assert made.prepare_inputs([x])[0].equal(x)
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_the_plain_loop():
     made = trainer(size=32, metric="Accuracy", epoch_num=2)
     made.train()
@@ -1069,6 +1111,7 @@ def test_weights_are_those_of_the_plain_loop():
         assert one.equal(other)
 
 
+@pytest.mark.slow
 def test_another_run_is_replaced_only_where_that_is_allowed():
     trainer().train()
     trainer(epoch_num=1).train()
@@ -1076,6 +1119,7 @@ def test_another_run_is_replaced_only_where_that_is_allowed():
         trainer(overwrite_output_dir=False).train()
 
 
+@pytest.mark.slow
 def test_a_second_call_trains_nothing_more_and_one_with_more_epochs_goes_on(capsys):
     made = trainer()
     made.train()

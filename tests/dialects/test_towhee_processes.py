@@ -3,6 +3,8 @@ import pytest
 from support.pool import pool
 from support.tasks.towhee import train
 
+pytestmark = pytest.mark.process
+
 
 def test_two_processes_end_with_the_same_weights_results_and_folders(tmp_path):
     one = train(str(tmp_path / "one"), 8)

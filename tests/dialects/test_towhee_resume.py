@@ -18,6 +18,8 @@ from stoker.dialects.towhee.trainer.trainer import Trainer
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig
 from support.killable_run import Noisy, same
 
+pytestmark = pytest.mark.process
+
 
 class Kill(Callback):
     """Ends the process at the n-th call of a point."""

@@ -13,6 +13,8 @@ from support.pool import pool
 from support.tasks.compiled import trained
 from support.toys import batches, engine, net, same_bits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def recompilations(caplog):

@@ -230,6 +230,7 @@ def test_with_accumulation_the_rate_moves_once_per_update_or_epoch(lr_step, move
     assert scheduler.last_epoch == moves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", [nn.CrossEntropyLoss(), nn.functional.cross_entropy])
 def test_compile_runs_model_and_loss_and_keeps_the_names_of_the_weights(criterion):
     from torch._dynamo.utils import counters
@@ -255,6 +256,7 @@ def test_a_model_that_comes_compiled_keeps_clean_names_too():
     assert set(engine_.state_dict()["model"]) == set(model.state_dict())
 
 
+@pytest.mark.slow
 def test_the_state_of_an_engine_comes_back():
     def make():
         model = net()
@@ -325,6 +327,7 @@ def test_an_optimizer_without_a_rate_is_rejected():
 # What is refused
 
 
+@pytest.mark.slow
 @pytest.mark.row("T07")
 def test_devices_are_chosen_and_refused_early():
     assert engine(device="auto").device == torch.device("cpu")

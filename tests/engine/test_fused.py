@@ -45,6 +45,7 @@ def test_those_that_can_are_those_of_torch_that_take_it():
     assert {kind for kind in every if can_fuse(kind, [torch.zeros(1)], CPU)} == takes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", FUSED)
 def test_where_it_is_taken_it_differs_by_rounding_alone(kind, dtype):
@@ -118,6 +119,7 @@ def test_auto_is_for_each_of_several_optimizers():
     assert [o.param_groups[0]["fused"] for o in optimizers.values()] == [True, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "count"),
     [({}, 1), ({"fused": True}, 0), ({"fused": False}, 0), ({"foreach": True}, 0)],
@@ -170,6 +172,7 @@ def test_a_state_loads_into_the_other_implementation(kind, first, dtype):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_uses_the_given_implementation_and_logs_it(tmp_path, caplog):
     def fit(fused, steps):
         seed_all(0)
@@ -188,6 +191,7 @@ def test_a_resumed_run_uses_the_given_implementation_and_logs_it(tmp_path, caplo
     assert "fused was {'': False} and is {'': True} now, which changes where the" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_fused_run_that_is_resumed_ends_at_the_same_bits(tmp_path):
     def fit(folder, steps):
         seed_all(0)
@@ -217,6 +221,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("kind", "options"), SETTINGS)
 def test_foreach_gives_the_bits_of_tensor_by_tensor(kind, options, dtype):

@@ -28,6 +28,7 @@ def run(script: str, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_bf16_computes_on_this_machine_or_is_rejected():
     found = run(WIDE)
     if found.returncode != 0:
@@ -48,6 +49,7 @@ def crashes_if_probed(monkeypatch):
     precision._check_processor.cache_clear()
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("crashes_if_probed")
 def test_bf16_is_rejected_where_amx_is_reported_and_missing(monkeypatch):
     monkeypatch.setattr(precision, "_reports_amx", lambda: True)

@@ -12,6 +12,8 @@ import pytest
 
 from stoker.events import MLflow, WandB, read_json_lines
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).parents[1] / "support" / "tracked_run.py"
 
 

@@ -270,6 +270,7 @@ def test_a_run_that_is_too_short_is_reported(caplog):
     assert (len(short.costs.steps), short.costs.counted) == (3, 0)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_counted_in_its_hooks_alone():
     report = CostReport(steps=2, warmup=1)
     Trainer(engine(compile="eager"), [report, hooks.Loss()]).fit(batches(40), max_steps=7)

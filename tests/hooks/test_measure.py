@@ -248,6 +248,7 @@ def test_the_state_of_loss_and_metrics_goes_on_to_the_same_bits():
 READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__index__")
 
 
+@pytest.mark.slow
 def test_nothing_is_read_back_from_the_device_between_two_writes(monkeypatch):
     """R6: with the measuring hooks on, no tensor becomes a number in an ordinary step."""
     reads: list[str] = []
@@ -273,6 +274,7 @@ def test_nothing_is_read_back_from_the_device_between_two_writes(monkeypatch):
     assert reads == [], "the spies are gone"
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_however_long_the_run():
     run = trainer(hooks.Loss(), hooks.LR(), hooks.Timing(), hooks.GradNorm())
     run.fit(batches(400) * 10, epochs=1)
@@ -404,6 +406,7 @@ def test_torchmetrics_validate_the_first_batch_of_each_pass_alone():
         trainer(hooks.Metrics(MulticlassAccuracy(5))).evaluate(batches(8))
 
 
+@pytest.mark.slow
 def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
     from torchmetrics import classification
 

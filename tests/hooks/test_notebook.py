@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 EXECUTE = """
 import json, sys
 import nbformat

@@ -69,6 +69,7 @@ def test_a_validation_has_a_bar_below_that_of_training(monkeypatch):
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1
 
 
+@pytest.mark.slow
 def test_the_bar_is_drawn_by_the_clock_and_not_by_the_step(monkeypatch):
     ticks = count()
     monkeypatch.setattr("stoker.hooks.progress.perf_counter", lambda: next(ticks) * 0.001)
@@ -77,6 +78,7 @@ def test_the_bar_is_drawn_by_the_clock_and_not_by_the_step(monkeypatch):
     assert 5 < terminal.getvalue().count("/2000") < 40
 
 
+@pytest.mark.slow
 def test_short_epochs_are_drawn_four_times_a_second_too(monkeypatch):
     ticks = count()
     monkeypatch.setattr("stoker.hooks.progress.perf_counter", lambda: next(ticks) * 0.03)

@@ -29,6 +29,7 @@ def epochs_until_stopped(values, **options) -> int:
     return run.run.epoch
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 @pytest.mark.parametrize(
     ("values", "options", "expected"),
@@ -51,6 +52,7 @@ def test_early_stopping_counts_evaluations_without_improvement(values, options, 
     assert epochs_until_stopped(values, **options) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.row("T14")
 def test_an_unknown_monitor_is_an_error_after_the_first_evaluation():
     run = trainer(

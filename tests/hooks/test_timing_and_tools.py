@@ -176,6 +176,7 @@ def test_a_profile_window_past_the_end_is_reported(tmp_path, caplog):
     assert "no step was profiled: profiling starts after step 100" in caplog.text
 
 
+@pytest.mark.slow
 def test_validation_is_a_pause_for_the_throughput():
     import time
 

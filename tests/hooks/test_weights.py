@@ -87,6 +87,7 @@ def test_the_weights_of_the_best_evaluation_are_left_in_the_model(tmp_path):
     assert same_bits(load_file(tmp_path / "model.safetensors"), model)
 
 
+@pytest.mark.slow
 def test_the_best_weights_survive():
     first, second = hooks.KeepBest("val/loss"), hooks.KeepBest("val/loss")
     run = trainer(hooks.Loss(), first)
@@ -108,6 +109,7 @@ class Backbone(nn.Module):
         return self.head(self.neck(self.body(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.row("T11")
 @pytest.mark.parametrize(
     ("options", "frozen"),
@@ -131,6 +133,7 @@ def test_frozen_layers_are_unchanged_by_training(options, frozen):
     assert changed == {"body", "neck", "head"} - frozen
 
 
+@pytest.mark.slow
 @pytest.mark.row("T11")
 def test_freeze_bn_keeps_running_statistics_across_validation():
     model = Backbone()
@@ -142,6 +145,7 @@ def test_freeze_bn_keeps_running_statistics_across_validation():
     assert model.body[1].training
 
 
+@pytest.mark.slow
 def test_layers_thaw_when_told():
     model = Backbone()
     before = weights(model)

@@ -44,6 +44,7 @@ def test_a_mean_taken_up_in_the_middle_goes_on_to_the_same_bits(before, after, a
     assert second.state_dict() == whole.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.row("L22")
 @pytest.mark.parametrize("topk", [1, 2, 5])
 def test_topk_accuracy_equals_exact_counts(topk):

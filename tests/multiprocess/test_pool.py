@@ -4,6 +4,8 @@ import pytest
 
 from support.pool import pool
 
+pytestmark = pytest.mark.process
+
 
 def test_processes_are_connected_and_used_again():
     from support.tasks import ranks as rank_tasks

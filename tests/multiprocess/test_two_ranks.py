@@ -8,6 +8,8 @@ from stoker.events import read_json_lines
 from support.tasks.two_ranks import found_by_two
 from support.toys import batches, net
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):

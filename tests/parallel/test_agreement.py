@@ -8,6 +8,8 @@ from support.killable_run import same
 from support.pool import pool
 from support.tasks import layouts
 
+pytestmark = pytest.mark.process
+
 
 def test_a_stop_that_one_process_asks_for_stops_both_after_that_step(tmp_path):
     first, second = pool().run(2, layouts.asking, tmp_path, "stop")

@@ -9,6 +9,8 @@ from support.pool import pool
 from support.tasks import files as file_tasks
 from support.toys import same_bits
 
+pytestmark = pytest.mark.process
+
 
 def flat(lists):
     return list(chain.from_iterable(lists))

@@ -11,6 +11,8 @@ from support.pool import pool
 from support.tasks import hooks as hook_tasks
 from support.toys import same_bits
 
+pytestmark = pytest.mark.process
+
 LAYOUTS = [
     Layout(replicate=2),
     Layout(shard=2),

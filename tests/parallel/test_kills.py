@@ -7,6 +7,8 @@ import pytest
 from support.killable_job import RANKS, attempt
 from support.killable_run import differences
 
+pytestmark = pytest.mark.process
+
 PLACES = [
     *[(0, "fetch", 3), (1, "fetch", 60), (0, "after_forward", 5), (1, "after_forward", 14)],
     *[(1, "backward", 8), (0, "before_update", 6), (0, "after_step", 5), (1, "after_step", 7)],

@@ -9,6 +9,8 @@ from stoker import Layout
 from support.pool import pool
 from support.tasks import every_layout as layouts_all
 
+pytestmark = pytest.mark.process
+
 TWO = [
     Layout(replicate=2),
     Layout(shard=2),

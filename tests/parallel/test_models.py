@@ -9,6 +9,8 @@ from support.comparing import TENSOR, close
 from support.pool import pool
 from support.tasks import models as model_tasks
 
+pytestmark = pytest.mark.process
+
 
 def test_parameters_that_are_not_used_are_named():
     for error in pool().run(2, model_tasks.refused, None):

@@ -11,6 +11,8 @@ from support.pool import pool
 from support.tasks import norm as tasks
 from support.tasks.norm import gradients, with_gradient
 
+pytestmark = pytest.mark.process
+
 each_norm = pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
 
 

@@ -9,6 +9,8 @@ import pytest
 from support.pool import pool
 from support.tasks import one_config
 
+pytestmark = pytest.mark.process
+
 TWO = [
     "replicate=2",
     "shard=2",

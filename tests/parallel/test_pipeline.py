@@ -21,6 +21,7 @@ CASES = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("processes", "kind", "name"), CASES)
 def test_gradients_are_those_of_one_process_and_the_last_stage_alone_has_outputs(
     processes, kind, name
@@ -118,6 +119,7 @@ def test_stages_may_be_copied(kind):
             torch.testing.assert_close(gradient, one[n], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("mlp", "gpipe"), ("tied", "1f1b"), ("mlp", "interleaved")]
 )

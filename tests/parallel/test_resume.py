@@ -10,6 +10,8 @@ from support.killable_run import differences
 from support.pool import pool
 from support.tasks import every_layout as layouts_all
 
+pytestmark = pytest.mark.process
+
 SAME = [
     Layout(replicate=2),
     Layout(shard=2),

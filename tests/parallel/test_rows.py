@@ -11,6 +11,8 @@ from support.pool import pool
 from support.tasks import rows as row_tasks
 from support.toys import same_bits
 
+pytestmark = pytest.mark.process
+
 SCATTER = "c10d::_reduce_scatter_base_"
 
 

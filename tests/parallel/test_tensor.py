@@ -9,6 +9,8 @@ from support.pool import pool
 from support.tasks import tensor as tasks
 from support.tasks.tensor import adamw, made, state, train, weights
 
+pytestmark = pytest.mark.process
+
 MODELS = [
     tasks.own,
     tasks.own_tied,

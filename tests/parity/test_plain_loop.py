@@ -43,6 +43,7 @@ def test_a_fit_equals_the_plain_loop_with_shuffling_and_dropout(optimizer):
     assert torch.equal(torch.get_rng_state(), after_plain)
 
 
+@pytest.mark.process
 def test_workers_give_the_same_weights():
     mine, theirs = net(), net()
     seed_all(3)

@@ -133,6 +133,7 @@ def test_steps_after_the_last_checkpoint_of_a_killed_attempt_were_work_done_agai
     assert len({one.id for one in found.attempts}) == len({one.pid for one in found.attempts}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("noted")
 def test_a_run_that_leaves_when_asked_does_nothing_again(tmp_path):
     run = tmp_path / "run"

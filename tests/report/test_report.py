@@ -65,6 +65,7 @@ def page_of(*runs):
     return Page(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_page_shows_curves_configuration_environment_checkpoints_goodput_and_a_card(copy):
     page = page_of(copy)
     for wanted in (
@@ -102,6 +103,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(copy, tmp_path):
     assert f"{copy} finished" in page_of(copy, other).text
 
 
+@pytest.mark.slow
 def test_what_a_run_says_is_text_and_never_markup(tmp_path):
     hook = hooks.Callback(after_step=lambda run: run.record(f"val/{HOSTILE}", 1.0))
     used = [hook, *hooks.default(progress=False)]
@@ -145,6 +147,7 @@ def test_a_killed_run_has_no_end(copy):
     assert "no end recorded" in page.text
 
 
+@pytest.mark.slow
 def test_markdown_has_a_picture_beside_it_where_there_is_matplotlib(copy, tmp_path, monkeypatch):
     text, picture = write_report([copy], tmp_path / "r.md", "md")
     assert "![curves](r.png)" in text.read_text()
@@ -202,6 +205,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     bytes_of=st.fixed_dictionaries({}, optional=FILES), folders=st.sets(st.sampled_from([*FILES]))
@@ -252,6 +256,7 @@ def test_the_command_names_what_is_no_run_and_what_may_be_meant(copy, tmp_path, 
     assert "written to .html, .md or .png" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_the_name_of_the_file_says(copy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["report", "run"]) == 0

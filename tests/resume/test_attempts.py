@@ -134,6 +134,7 @@ def test_a_config_that_came_from_a_path_goes_on_unless_it_is_changed(tmp_path, m
     assert sorted(path.name for path in Path("runs").iterdir()) == ["first", "run", "run-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("T12")
 def test_tensorboard_that_is_not_installed_is_named():
     code = (

@@ -7,6 +7,8 @@ import torch
 
 from support.killable_run import STEPS, attempt, differences, result, train
 
+pytestmark = pytest.mark.process
+
 POINTS = {
     **dict.fromkeys(("before_step", "before_update", "after_step"), (1, 3, 7, STEPS)),
     **dict.fromkeys(("after_forward", "backward"), (1, 8, 20, 42)),

@@ -371,6 +371,7 @@ def test_resume_at_the_end_of_epoch_1_trains_only_epoch_2(tmp_path):
     assert same(made.engine.state_dict(), whole.engine.state_dict())  # moments and rates, too
 
 
+@pytest.mark.process
 @pytest.mark.row("L13")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run(tmp_path, precision):
@@ -527,6 +528,7 @@ def test_a_new_run_is_refused_a_checkpoint_folder_of_another(tmp_path):
     assert kept(tmp_path) == [5, 10, 15]
 
 
+@pytest.mark.process
 @pytest.mark.row("X01")
 @pytest.mark.parametrize(
     "point", ["partial-made", "before-manifest", "before-rename", "renamed", "before-removal"]
@@ -551,6 +553,7 @@ def refuse_pickles():
     sys.addaudithook(refuse)
 
 
+@pytest.mark.process
 @pytest.mark.row("X06")
 def test_nothing_is_unpickled_to_go_on(tmp_path):
     def goes_on():

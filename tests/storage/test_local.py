@@ -126,6 +126,7 @@ def test_a_link_to_a_file_stays_a_link(tmp_path):
     assert (tmp_path / "target").read_text() == "text"
 
 
+@pytest.mark.process
 def test_standard_output_is_written_and_not_replaced():
     code = """
 from pathlib import Path

@@ -12,6 +12,8 @@ from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.storage.lock import _start_time
 from support.checkpoint_states import KILLED, fork, save, state
 
+pytestmark = pytest.mark.process
+
 
 def hold(folder, ready, with_worker=False):
     checkpoints = Checkpoints(folder)

@@ -9,6 +9,8 @@ from stoker.cli.main import main
 from stoker.config import load
 from stoker.testing import assert_resumes_exactly
 
+pytestmark = pytest.mark.process
+
 CONFIG = """
 import torch
 from torch import nn

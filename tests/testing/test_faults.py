@@ -106,6 +106,7 @@ def test_a_read_only_folder_has_its_modes_back(tmp_path):
     (inner / "file").write_text("")
 
 
+@pytest.mark.process
 def test_terminate_sends_the_signal():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     faults.terminate(child.pid)

@@ -13,6 +13,8 @@ from stoker.core.errors import StokerError
 from stoker.testing import assert_resumes_exactly, prove
 from support.trainings import Counting, Forgets, Jitter, OwnNoise, Points, training
 
+pytestmark = pytest.mark.process
+
 
 def told(tmp_path, *extra, **how):
     return prove(training(*extra, **how), tmp_path, threads=1)

@@ -16,6 +16,8 @@ from stoker.nn import lr
 from stoker.testing import assert_resumes_exactly, prove
 from support.trainings import Counting, Points
 
+pytestmark = pytest.mark.process
+
 CONFIG = """
 import torch
 from torch import nn
