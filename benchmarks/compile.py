@@ -1,9 +1,9 @@
-"""What `compile` costs at first and gives later, on the models of the examples.
+"""Measure what `compile` costs at the first step and saves later, on the models of the examples.
 
-Each way of compiling runs in a process of its own with empty caches, so that nothing is shared.
-The first step is given in seconds of the processor, with the compiler's own processes: on a busy
-machine the clock on the wall says little. Later steps are given as a ratio to the same model not
-compiled, stepped in turn with it in the same process: the median of the ratios.
+Each mode runs in a separate process with empty caches. The first step is given in CPU seconds,
+including those of the compiler's processes, because wall time means little on a busy machine.
+Later steps are given as the median ratio to the same model without compilation, which alternates
+with it in the same process.
 
     python benchmarks/compile.py [--steps 40]
 """
@@ -89,20 +89,20 @@ def measure(case: str, how: bool | str, steps: int) -> None:
     first = processor_seconds() - began
     ratios = []
     for number in range(steps + 5):
-        took = []
+        seconds = []
         for step in (plain, compiled):
             start = time.perf_counter()
             step()
-            took.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
         if number >= 5:
-            ratios.append(took[1] / took[0])
+            ratios.append(seconds[1] / seconds[0])
     print(f"| {case} | `{how!r}` | {first:.1f} s | {statistics.median(ratios):.2f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--case", choices=CASES, help="measure this one here")
+    parser.add_argument("--case", choices=CASES, help="measure this case in this process")
     parser.add_argument("--how", default="True")
     options = parser.parse_args()
     if options.case:

@@ -1,11 +1,11 @@
-"""What a layout costs: what its processes send and hold, and how long stages of a pipeline wait.
+"""Measure what a layout costs: communication, memory, and the idle time of pipeline stages.
 
-Counted and measured beside what theory says, with gloo:
+Measured with gloo and compared with theory:
 
-    sent     the numbers that one of two processes gives to each kind of exchange in a step
-    memory   what one of them holds of parameters, gradients and AdamW's state
-    idle     the share of a step in which two and four stages of a pipeline wait; they sleep
-             instead of computing, so that four of them need no four cores; the best of three steps
+    sent     the numbers that one of two processes passes to each kind of collective in a step
+    memory   the parameters, gradients and AdamW state that one of them holds
+    idle     the fraction of a step in which two and four pipeline stages wait; they sleep instead
+             of computing, so that four stages do not need four cores; the best of three steps
 
     python benchmarks/layouts.py [sent memory idle]
 """
@@ -33,7 +33,7 @@ from parallel import (
     WIDTH,
     Data,
     adamw,
-    say,
+    report,
     stoker,
     together,
     transformer,
@@ -41,15 +41,17 @@ from parallel import (
 from stoker import Engine, Hook, Layout, Trainer
 from stoker.core.tree import local_part
 
-# What is sent
+# Communication
 
 
 def sent() -> None:
     model = transformer()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     activations = BATCH * CONTEXT * WIDTH
-    say(f"\nSent: thousands of numbers per step and process, {parameters / 1e3:.0f} in the model")
-    say(f"  {'':36}{'measured':>10}{'theory':>10}  of which")
+    report(
+        f"\nSent: thousands of numbers per step and process, {parameters / 1e3:.0f} in the model"
+    )
+    report(f"  {'':36}{'measured':>10}{'theory':>10}  of which")
     theory = {
         "replicate=2": parameters,
         "shard=2": 2 * parameters / 2 + parameters,
@@ -60,7 +62,7 @@ def sent() -> None:
     for name, layout in LAYOUTS.items():
         found = numbers_sent(layout)
         kinds = ", ".join(f"{kind} {count / 1e3:.1f}" for kind, count in sorted(found.items()))
-        say(f"  {name:36}{sum(found.values()) / 1e3:10.1f}{theory[name] / 1e3:10.1f}  {kinds}")
+        report(f"  {name:36}{sum(found.values()) / 1e3:10.1f}{theory[name] / 1e3:10.1f}  {kinds}")
 
 
 def tensor_theory(activations: int) -> float:
@@ -121,12 +123,12 @@ def memory(name: str) -> None:
 
     Trainer(engine, [held], step=step).fit(loader, epochs=1)
     if layout is None:
-        say(f"\nMemory of one process: MB, {count / 1e6:.1f} million parameters in float32")
+        report(f"\nMemory of one process: MB, {count / 1e6:.1f} million parameters in float32")
         titles = ("parameters", "gradients", "AdamW", "together")
-        say(f"  {'':24}{''.join(f'{title:>12}' for title in titles)}")
+        report(f"  {'':24}{''.join(f'{title:>12}' for title in titles)}")
     sizes = torch.tensor([*held.sizes, sum(held.sizes)])
     dist.all_reduce(sizes, dist.ReduceOp.MAX)  # stages differ: the largest
-    say(f"  {name:24}{''.join(f'{size / 1e6:12.1f}' for size in sizes.tolist())}")
+    report(f"  {name:24}{''.join(f'{size / 1e6:12.1f}' for size in sizes.tolist())}")
 
 
 class Held(Hook):
@@ -150,11 +152,11 @@ def size_of(tensors: list[Any]) -> float:
     return float(sum(local_part(t).numel() * t.element_size() for t in tensors))
 
 
-# How long stages wait
+# Idle time of stages
 
 
 class Sleep(torch.autograd.Function):
-    """Sleeps on the way back, and on the way forward if told to."""
+    """Sleeps in the backward pass and, if requested, in the forward pass."""
 
     slept = 0.0
 
@@ -220,7 +222,7 @@ FORMULAS: dict[str, tuple[int, Callable[[int, int], float]]] = {
 def idle() -> None:
     stages = dist.get_world_size()
     if stages == 2:
-        say("\nIdle: the share of a step in which the stages wait, measured and by the formula")
+        report("\nIdle: the share of a step in which the stages wait, measured and by the formula")
     for kind, (virtual, formula) in FORMULAS.items():
         shown = []
         for microbatches in (stages, 2 * stages, 4 * stages):
@@ -229,7 +231,7 @@ def idle() -> None:
             )
             share = idle_share(layout, stages * virtual, 0.1 / virtual)
             shown.append(f"M={microbatches}: {share:.3f} ({formula(stages, microbatches):.3f})")
-        say(f"  {kind:12} P={stages}   {'   '.join(shown)}")
+        report(f"  {kind:12} P={stages}   {'   '.join(shown)}")
 
 
 def idle_share(layout: Layout, stages: int, seconds: float) -> float:

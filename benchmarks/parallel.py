@@ -1,10 +1,10 @@
-"""What Stoker adds to loops of two processes that you would write yourself.
+"""Measure the overhead of Stoker over a hand-written loop in two processes.
 
 Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
 Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
-the same data, to the same loss. Interleaved rounds, each begun by another one of them; the start of
-a fit is not counted in. The ratios are those of the quickest quarter of all steps, of the median
-step, and of the processor time of the median round, waiting left out.
+the same data, to the same loss. Rounds alternate, and each starts with another loop; the start of a
+fit is not counted. The ratios are those of the fastest quarter of all steps, of the median step,
+and of the CPU time of the median round, without waiting.
 
     python benchmarks/parallel.py [--rounds 8] [--steps 24]
 """
@@ -36,9 +36,9 @@ from stoker.nn import Transformer
 from stoker.parallel.pipeline.stage_plan import plan_stages
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS = 256, 64, 128, 4
-BATCH = 16  # of both processes together
+BATCH = 16  # over both processes
 MICROBATCHES = 4
-WARM = 4  # the first steps of a loop, which are not counted
+WARM = 4  # the first steps of a loop are not counted
 
 LAYOUTS = {
     "replicate=2": Layout(replicate=2),
@@ -50,7 +50,7 @@ LAYOUTS = {
 
 
 class Data:
-    """Windows of tokens: when each batch was fetched, and what the last loss was."""
+    """Windows of tokens; records when each batch was fetched, and the last loss."""
 
     def __init__(self, steps: int) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -64,7 +64,7 @@ class Data:
         sampler = DistributedSampler(data, parts, shuffle=False) if divided else None
         return DataLoader(data, BATCH // parts, sampler=sampler, collate_fn=self._fetch)
 
-    def judge(self, scores: Tensor, windows: Tensor) -> Tensor:
+    def compute_loss(self, scores: Tensor, windows: Tensor) -> Tensor:
         loss = nn.functional.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
         self.loss = loss.detach()
         return loss
@@ -115,17 +115,17 @@ def _by_hand(model: nn.Module, data: Data) -> None:
     optimizer = adamw(model)
     for windows in data.loader(2, divided=True):
         optimizer.zero_grad()
-        data.judge(model(windows[:, :-1]), windows).backward()
+        data.compute_loss(model(windows[:, :-1]), windows).backward()
         clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 
 def pipeline(data: Data) -> None:
-    whole, rank = transformer(), dist.get_rank()
-    stage = nn.Sequential(*(whole.get_submodule(name) for name in plan_stages(whole, 2)[rank]))
+    model, rank = transformer(), dist.get_rank()
+    stage = nn.Sequential(*(model.get_submodule(name) for name in plan_stages(model, 2)[rank]))
     optimizer = adamw(stage)
     piped = pipelining.PipelineStage(stage, rank, 2, torch.device("cpu"))
-    schedule = pipelining.Schedule1F1B(piped, MICROBATCHES, loss_fn=data.judge)
+    schedule = pipelining.Schedule1F1B(piped, MICROBATCHES, loss_fn=data.compute_loss)
     for windows in data.loader(1):
         optimizer.zero_grad()
         given = [] if rank else [windows[:, :-1]]
@@ -146,7 +146,7 @@ def stoker(
     def loop(data: Data) -> Engine:
         def step(engine: Engine, windows: Tensor) -> Output:
             scores = engine(windows[:, :-1])
-            loss = data.judge(scores, windows)
+            loss = data.compute_loss(scores, windows)
             return Output(loss, weight=windows[:, 1:].numel() if by_tokens else None)
 
         model = transformer()
@@ -158,7 +158,7 @@ def stoker(
 
 
 class Terminal(io.StringIO):
-    """A terminal that nobody looks at, so that the bar is drawn."""
+    """A fake terminal, so that the progress bar is drawn."""
 
     def isatty(self) -> bool:
         return True
@@ -174,7 +174,7 @@ def against_hand(by_hand: Loop, layout: Layout) -> dict[str, Loop]:
     }
 
 
-HAND = {
+COMPARISONS = {
     "DistributedDataParallel": against_hand(ddp, LAYOUTS["replicate=2"]),
     "fully_shard": against_hand(fsdp, LAYOUTS["shard=2"]),
     "torch.distributed.pipelining, 1f1b": against_hand(pipeline, LAYOUTS["pipeline=2"]),
@@ -182,27 +182,29 @@ HAND = {
 
 
 def step_times(rounds: int, steps: int) -> None:
-    for name, loops in HAND.items():
-        say(f"\n{name}: ms per step ({rounds} rounds of {steps - 1 - WARM} steps)")
+    for name, loops in COMPARISONS.items():
+        report(f"\n{name}: ms per step ({rounds} rounds of {steps - 1 - WARM} steps)")
         titles = ("quarter", "median", "ratio", "of medians", "of processors")
-        say(f"  {'':36}{''.join(f'{title:>14}' for title in titles)}")
-        took = timed(loops, rounds, steps)
-        base = took["by hand"].summary()
-        for variant, times in took.items():
+        report(f"  {'':36}{''.join(f'{title:>14}' for title in titles)}")
+        measured = timed(loops, rounds, steps)
+        base = measured["by hand"].summary()
+        for variant, times in measured.items():
             quarter, median, spent = times.summary()
             ratios = (quarter / base[0], median / base[1], spent / base[2])
             shown = "".join(f"{ratio:14.3f}" for ratio in ratios)
-            say(f"  {variant:36}{quarter:14.2f}{median:14.2f}{shown}")
-    say(f"\nEvery layout: ms per step of {BATCH} windows, quickest quarter and median")
-    took = timed({name: stoker(layout, list) for name, layout in LAYOUTS.items()}, rounds, steps)
-    for variant, times in took.items():
+            report(f"  {variant:36}{quarter:14.2f}{median:14.2f}{shown}")
+    report(f"\nEvery layout: ms per step of {BATCH} windows, quickest quarter and median")
+    measured = timed(
+        {name: stoker(layout, list) for name, layout in LAYOUTS.items()}, rounds, steps
+    )
+    for variant, times in measured.items():
         quarter, median, _ = times.summary()
-        say(f"  {variant:36}{quarter:14.2f}{median:14.2f}")
+        report(f"  {variant:36}{quarter:14.2f}{median:14.2f}")
 
 
 @dataclass
 class Times:
-    """Milliseconds: of every step by the clock, and per step of the processors in each round."""
+    """Milliseconds: wall time of every step, and CPU time per step in each round."""
 
     steps: list[float] = field(default_factory=list)
     spent: list[float] = field(default_factory=list)
@@ -213,8 +215,8 @@ class Times:
 
 
 def timed(loops: dict[str, Loop], rounds: int, steps: int) -> dict[str, Times]:
-    """What each of the loops took, in rounds of all; they have come to the same loss."""
-    took = {name: Times() for name in loops}
+    """Time each loop, in alternating rounds, and check that they reach the same loss."""
+    measured = {name: Times() for name in loops}
     for round_number in range(rounds + 1):
         losses, first = set(), round_number % len(loops)
         for name in [*loops][first:] + [*loops][:first]:
@@ -224,14 +226,14 @@ def timed(loops: dict[str, Loop], rounds: int, steps: int) -> dict[str, Times]:
             losses.add(round(float(data.loss), 4))
             spent = data.processor_time()
             if round_number:  # the first one warms up
-                took[name].steps += data.step_times()
-                took[name].spent.append(spent)
+                measured[name].steps += data.step_times()
+                measured[name].spent.append(spent)
         if len(losses) > 1 and dist.get_rank() == 1:
             warnings.warn(f"the losses differ: {losses}", stacklevel=2)
-    return took
+    return measured
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     if dist.get_rank() == 0:
         print(text, flush=True)
 
