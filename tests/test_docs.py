@@ -31,6 +31,7 @@ import pytest
 import torch
 
 import stoker
+import stoker.core.dist
 import stoker.dialects
 from stoker.cli import main
 from stoker.config import RunConfig
@@ -294,6 +295,7 @@ PUBLIC = {
     "trainer": stoker.Trainer,
     "Priority": stoker.Priority,
     "config": stoker.config,
+    "dist": stoker.core.dist,
 }
 FILES = {"json", "jsonl", "csv", "py", "md", "yaml"}
 FIELDS = {field.name for field in fields(RunConfig)}  # run.epochs, in a config
