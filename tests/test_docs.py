@@ -226,8 +226,8 @@ def test_only_known_blocks_are_skipped() -> None:
 @any_page
 def test_every_fence_is_understood(page: Path) -> None:
     known = (
-        r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv|sh|"
-        r"python [\w-]+\.py|yaml [\w-]+\.yaml"
+        r"python|python skip: .+|(python|text) from \S+|text|text numbers vary|console|json|csv|"
+        r"toml|sh|python [\w-]+\.py|yaml [\w-]+\.yaml"
     )
     for block in blocks(page):
         assert re.fullmatch(known, block.info), f"{page.name}:{block.line - 1}"
