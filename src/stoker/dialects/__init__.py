@@ -1,4 +1,5 @@
-"""Older trainers' names on Stoker: scripts for them run, by import rename or `stoker run`.
+"""Dialects: run scripts of older trainers by renaming their imports, or with `stoker run`.
 
-Each dialect is a translation. It stands on Stoker's public names, and nothing stands on it.
+Each dialect translates the public names of one trainer to those of Stoker. No other package
+depends on the dialects.
 """

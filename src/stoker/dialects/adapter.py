@@ -1,4 +1,4 @@
-"""What the dialects share: hooks of older trainers in a run."""
+"""`Adapter`: call the hooks of older trainers from a Stoker run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Adapter(Hook):
-    """Calls a hook of an older trainer at points of a run, and keeps its state.
+    """Call a hook of an older trainer at points of a run, and save its state.
 
     Args:
-        foreign: that hook, None where another adapter keeps its state.
-        name: what it is called here.
-        priority: see `Hook`.
-        alike: see `Hook`.
+        foreign: The hook; None if another adapter saves its state.
+        name: The name of the adapter.
+        priority: See `Hook`.
+        same_on_all_ranks: See `Hook`.
     """
 
     def __init__(
@@ -28,38 +28,34 @@ class Adapter(Hook):
         *,
         same_on_all_ranks: bool = False,
     ) -> None:
-        self.foreign, self.name, self.priority, self.same_on_all_ranks = (
-            foreign,
-            name,
-            priority,
-            same_on_all_ranks,
-        )
+        self.foreign, self.name, self.priority = foreign, name, priority
+        self.same_on_all_ranks = same_on_all_ranks
         self.places: dict[str, list[str]] = {}
-        """Its points, and which of Stoker's they are called at."""
+        """The points of the foreign hook and the points of Stoker at which they are called."""
 
     def place(self, theirs: str, point: str, call: Callable[[Run], None]) -> None:
-        """Have ``call`` called at a point of Stoker's, for one of theirs."""
+        """Call ``call`` at a point of Stoker, for the point ``theirs`` of the foreign hook."""
         setattr(self, point, call)
         self.places.setdefault(theirs, []).append(point)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the hook, if it has one."""
+        """Return the state of the foreign hook, if it has any."""
         return dict(self.foreign.state_dict()) if isinstance(self.foreign, Stateful) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give it back."""
+        """Restore the state of the foreign hook."""
         if isinstance(self.foreign, Stateful):
             self.foreign.load_state_dict(state)
 
 
 def overridden(hook: Any, base: type, names: Iterable[str]) -> list[str]:
-    """Those of the methods that a hook does not have from the base."""
+    """Return the methods of ``names`` that a hook overrides."""
     kind, own = type(hook), vars(hook)
     return [n for n in names if n in own or getattr(kind, n) is not getattr(base, n)]
 
 
 def with_names(hooks: Iterable[T]) -> Iterator[tuple[T, str]]:
-    """Each hook with a name of its own: its class's, and a number from the second on."""
+    """Yield each hook with a unique name: its class, and a number from the second on."""
     seen: Counter[str] = Counter()
     for hook in hooks:
         kind = type(hook).__name__
@@ -68,16 +64,16 @@ def with_names(hooks: Iterable[T]) -> Iterator[tuple[T, str]]:
 
 
 def explain(trainer: Trainer) -> str:
-    """The loop, and for each hook of a script what it has become here."""
-    became: dict[str, list[str]] = {}
+    """Return the loop, and for each hook of a script what it is translated to."""
+    translated: dict[str, list[str]] = {}
     for hook in trainer.hooks:
         if isinstance(hook, Adapter):
             places = (f"{own} at {', '.join(points)}" for own, points in hook.places.items())
         else:
             stock = [k for k in type(hook).__mro__[:-2] if k.__module__.startswith("stoker.hooks")]
             places = (f"stoker.hooks.{kind.__name__}" for kind in stock[:1])
-        became.setdefault(hook.name.partition(".")[0], []).extend(places)
+        translated.setdefault(hook.name.partition(".")[0], []).extend(places)
     if hasattr(trainer.step, "stands_for"):
-        became.setdefault(trainer.step.stands_for, []).append("the step")
-    lines = [f"  {name:<28} {'; '.join(how)}" for name, how in became.items() if how]
+        translated.setdefault(trainer.step.stands_for, []).append("the step")
+    lines = [f"  {name:<28} {'; '.join(how)}" for name, how in translated.items() if how]
     return "\n".join([trainer.explain(), "", "Hooks of the script", *lines])

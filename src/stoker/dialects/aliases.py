@@ -1,4 +1,4 @@
-"""The old packages' own names, which lead to the dialects."""
+"""Import the dialects under the names of the old packages."""
 
 import sys
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ HOMES = {
     "bigdl.orca": "stoker.dialects.orca",
     "towhee": "stoker.dialects.towhee",
 }
-"""An old package, and where its names are here."""
+"""The old packages and the packages that replace them."""
 
 _PARENTS = {"bigdl"}
 
 
 class Dialects(MetaPathFinder):
-    """Finds the modules of the old packages in the dialects.
+    """An import finder that maps modules of the old packages to the dialects.
 
     Args:
-        prefer: also where the old package is installed.
+        prefer: Use the dialects even if the old package is installed.
     """
 
     def __init__(self, *, prefer: bool = False) -> None:
@@ -31,9 +31,10 @@ class Dialects(MetaPathFinder):
         self._installed: set[str] = set()
 
     def install(self) -> None:
-        """Let imports ask here first: a module is one object, whatever name it is asked for by.
+        """Install the finder before all others.
 
-        A package that is installed is left alone, unless the dialects are preferred.
+        A module imported under both names is a single object. An installed old package is not
+        replaced unless ``prefer`` is set.
         """
         if not self.prefer:
             roots = {old.partition(".")[0] for old in HOMES}
@@ -43,7 +44,7 @@ class Dialects(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a module of this name comes from; None if it is no old package's."""
+        """Return the spec of a module of an old package, or None for any other module."""
         if name.partition(".")[0] in self._installed:
             return None
         if name in _PARENTS:
@@ -57,7 +58,7 @@ class Dialects(MetaPathFinder):
 
 
 def home_of(name: str) -> str | None:
-    """The module that stands for one of an old package; None for any other name."""
+    """Return the name of the module that replaces one of an old package, or None."""
     for old, home in HOMES.items():
         if name == old or name.startswith(f"{old}."):
             return home + name[len(old) :]
@@ -70,27 +71,27 @@ def _exists(module: str) -> bool:
 
 
 class _Alias(Loader):
-    """Gives the module itself, under a second name."""
+    """Load an existing module under a second name."""
 
     def __init__(self, home: str) -> None:
         self._home = home
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module, which keeps its own name."""
+        """Return the existing module, which keeps its original name."""
         module = import_module(self._home)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has been executed; only its spec, which importing replaced, is put back."""
+        """Restore the spec, which the import replaced; the module was executed before."""
         module.__spec__ = self._spec
 
 
 class _Empty(Loader):
-    """A package with nothing in it but other packages."""
+    """Load a package that only contains other packages."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """A plain module."""
+        """Create a default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to execute."""
+        """Execute nothing."""

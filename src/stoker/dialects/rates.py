@@ -1,4 +1,4 @@
-"""Learning-rate schedules of older trainers: formulas of the step, under their signatures."""
+"""Learning-rate schedules of older trainers, as formulas with their signatures."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
@@ -8,15 +8,15 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
-    """A function that makes a scheduler: of an optimizer's first rates, times a factor.
+    """Return a function that builds a scheduler, which multiplies the initial rates by a factor.
 
-    A formula has no state, so that a run which goes on has the very rates it would have had.
+    A formula has no state, so a resumed run has exactly the rates of an uninterrupted one.
 
     Args:
-        name: what it is assigned to.
-        factor: gives it for ``(step, base, …)``: the step, the first rate, the options; its words
-            are those of the schedule.
-        defaults: the options in order; ``...`` stands for one that must be given.
+        name: The name of the function.
+        factor: Computes the factor from ``(step, base, …)``: the step, the initial rate, and the
+            options. Its docstring becomes that of the function.
+        defaults: The options in order; ``...`` marks a required one.
     """
     kind = Parameter.POSITIONAL_OR_KEYWORD
     options = [
@@ -28,10 +28,10 @@ def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> LambdaLR:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        optimizer, last = given.pop("optimizer"), given.pop("last_epoch", -1)
+        options = dict(bound.arguments)
+        optimizer, last = options.pop("optimizer"), options.pop("last_epoch", -1)
         bases = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-        return LambdaLR(optimizer, [_of(factor, base, given) for base in bases], last)
+        return LambdaLR(optimizer, [_bind(factor, base, options) for base in bases], last)
 
     make.__name__ = make.__qualname__ = name
     make.__module__, make.__doc__ = factor.__module__, factor.__doc__
@@ -39,5 +39,5 @@ def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
     return make
 
 
-def _of(factor: Callable[..., float], base: float, options: dict[str, Any]) -> Any:
+def _bind(factor: Callable[..., float], base: float, options: dict[str, Any]) -> Any:
     return lambda step: factor(step, base, **options)

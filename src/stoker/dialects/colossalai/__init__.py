@@ -1,4 +1,4 @@
-"""Colossal-AI's Engine and Trainer on Stoker: both styles, hook objects and ``dict(type=…)``."""
+"""The Engine and Trainer of Colossal-AI, with hooks as objects or as ``dict(type=…)``."""
 
 from stoker.dialects.colossalai import (
     amp,

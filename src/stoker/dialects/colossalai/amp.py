@@ -1,4 +1,4 @@
-"""Where scripts find the kinds of mixed precision."""
+"""The kinds of mixed precision."""
 
 from stoker.dialects.colossalai.context import AMP_TYPE
 

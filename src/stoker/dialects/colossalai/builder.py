@@ -1,4 +1,4 @@
-"""Building what ``dict(type='Name', …)`` describes."""
+"""Build objects from ``dict(type='Name', …)``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +8,15 @@ from stoker.dialects.colossalai.registry import HOOKS, Registry
 
 
 def build_from_registry(config: Mapping[str, Any], registry: Registry, **supplied: Any) -> Any:
-    """What a dict describes; the dict stays as it is.
+    """Build the object that a dict describes, without changing the dict.
 
     Args:
-        config: "type", and the arguments.
-        registry: where the type is looked up.
-        supplied: further arguments, for a type that takes them.
+        config: The ``type`` and its arguments.
+        registry: Where to look up the type.
+        supplied: Additional arguments, passed if the type accepts them.
     """
     if not isinstance(config, Mapping) or "type" not in config:
-        raise TypeError(f"{config!r} describes no {registry.name}: expected dict(type='Name', …)")
+        raise TypeError(f"{config!r} is not a {registry.name}: expected dict(type='Name', …)")
     given = dict(config)
     kind = registry.get_module(given.pop("type"))
     taken = parameters(kind) or {}
@@ -24,5 +24,5 @@ def build_from_registry(config: Mapping[str, Any], registry: Registry, **supplie
 
 
 def build_hooks(config: Mapping[str, Any], trainer: Any) -> Any:
-    """A hook of a dict; one that wants its trainer gets it."""
+    """Build a hook from a dict, and pass it the trainer if it accepts one."""
     return build_from_registry(config, HOOKS, trainer=trainer)

@@ -1,4 +1,4 @@
-"""The config of a job, and what its reserved keys ask of Stoker.
+"""The config of a job, and how its reserved keys translate to Stoker.
 
     parallel = dict(pipeline=2, tensor=dict(size=1, mode=None))    Layout(replicate=-1, pipeline=2)
     zero = dict(level=3, cpu_offload=False)                        Layout(shard=-1)
@@ -8,7 +8,7 @@
     NUM_MICRO_BATCHES, model = dict(num_chunks=2), TENSOR_SHAPE    see `PipelineSchedule`
     cudnn_benchmark, cudnn_deterministic                           torch.backends.cudnn
 
-Every other name is the script's own, read back through ``gpc.config``.
+All other keys belong to the script, which reads them from ``gpc.config``.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _RESERVED = (
     *("parallel", "fp16", "zero", "gradient_accumulation", "clip_grad_norm", "gradient_handler"),
     *("cudnn_benchmark", "cudnn_deterministic", "torch_ddp", "NUM_MICRO_BATCHES", "TENSOR_SHAPE"),
 )
-_SCALER = {  # the scaler's options, as each kind of mixed precision calls them
+_SCALER = {  # the names of the scaler's options in each kind of mixed precision
     "torch": {"init_scale": "scale", "enabled": "enabled"},
     "naive": {"initial_scale": "scale"},
     "apex": {"opt_level": "opt_level"},
@@ -38,7 +38,7 @@ _ALSO = {name: name for name in ("growth_factor", "backoff_factor", "growth_inte
 
 
 class AMP_TYPE(Enum):  # noqa: N801
-    """Kinds of mixed precision; all of them are autocast to fp16 with a loss scale here."""
+    """Kinds of mixed precision; all of them use autocast to fp16 with loss scaling."""
 
     TORCH = "torch"
     APEX = "apex"
@@ -46,7 +46,7 @@ class AMP_TYPE(Enum):  # noqa: N801
 
 
 class ParallelMode(Enum):
-    """Groups of processes, by what they do together."""
+    """Kinds of process groups."""
 
     GLOBAL = "global"
     DATA = "data"
@@ -55,7 +55,7 @@ class ParallelMode(Enum):
 
 
 class Config(dict[str, Any]):
-    """A config whose keys are attributes, too."""
+    """A dict whose keys are also attributes."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         super().__init__(
@@ -72,39 +72,39 @@ class Config(dict[str, Any]):
 
     @staticmethod
     def from_file(path: str | Path) -> "Config":
-        """The names of a Python file, without modules, classes and those that begin with ``__``."""
+        """Load the names of a Python file, except modules, classes and names with ``__``."""
         if not Path(path).is_file() or Path(path).suffix != ".py":
-            raise ConfigError(f"config '{path}' is no Python file")
+            raise ConfigError(f"config '{path}' is not a Python file")
         found = vars(executed(Path(path).resolve()))
         kept = {k: v for k, v in found.items() if not k.startswith("__") and not _is_imported(v)}
         return Config(kept)
 
 
 class GlobalContext:
-    """What all parts of a script share: the config, and the place of this process."""
+    """The config and the ranks that all parts of a script share."""
 
     def __init__(self) -> None:
         self.config = Config()
 
     def load_config(self, config: str | Path | Mapping[str, Any]) -> None:
-        """Take up a config; reserved keys that are nearly right are refused."""
+        """Load a config, and reject misspelt reserved keys."""
         read = Config(config) if isinstance(config, Mapping) else Config.from_file(config)
         for key in read:
             near = get_close_matches(key, _RESERVED, n=1, cutoff=0.85)
             if key not in _RESERVED and near:
-                raise ConfigError(f"config key {key!r} is not read by anyone; it is {near[0]!r}")
+                raise ConfigError(f"unknown config key {key!r}; did you mean {near[0]!r}?")
         self.config = read
-        self.layout(None, {})  # what it cannot mean is refused now
+        self.layout(None, {})  # raises now if the config is invalid
         self.precision()
         torch.backends.cudnn.benchmark = bool(read.get("cudnn_benchmark", False))
         torch.backends.cudnn.deterministic = bool(read.get("cudnn_deterministic", False))
 
     def get_global_rank(self) -> int:
-        """The number of this process."""
+        """Return the rank of this process."""
         return dist.rank()
 
     def get_world_size(self, mode: ParallelMode = ParallelMode.GLOBAL) -> int:
-        """How many processes are in a group of this kind."""
+        """Return the number of processes in a group of this kind."""
         layout = self.layout(None, {}).filled(dist.world_size())
         sizes = {
             ParallelMode.GLOBAL: layout.processes,
@@ -115,7 +115,7 @@ class GlobalContext:
         return sizes[mode]
 
     def layout(self, pipeline_schedule: str | None, options: dict[str, Any]) -> Layout:
-        """How the config splits the job; ``options`` are those of a pipeline's schedule."""
+        """Return the layout of the config; ``options`` are those of the pipeline schedule."""
         parallel, config = self.config.get("parallel", {}), self.config
         _check("parallel", parallel, ("data", "pipeline", "tensor"))
         pipeline, tensor = _size(parallel, "pipeline"), _size(parallel, "tensor")
@@ -138,12 +138,12 @@ class GlobalContext:
         return Layout(pipeline=pipeline, tensor=tensor, **more)
 
     def precision(self) -> tuple[Any, dict[str, Any]]:
-        """The precision that the config asks for, and the state its loss scaler begins with."""
+        """Return the precision of the config, and the initial state of its loss scaler."""
         fp16 = self.config.get("fp16")
         if not fp16:
             return "fp32", {}
         if self.config.get("zero") is not None:
-            raise ConfigError("fp16 and zero are given together: expected one of them")
+            raise ConfigError("fp16 and zero cannot be combined: remove one of them")
         mode = fp16["mode"] if isinstance(fp16, Mapping) and "mode" in fp16 else None
         kind = getattr(mode, "value", mode)
         if kind not in _SCALER:
@@ -156,7 +156,7 @@ class GlobalContext:
 
 
 global_context = GlobalContext()
-"""The one of this process."""
+"""The context of this process."""
 
 
 def _is_imported(value: Any) -> bool:
@@ -164,7 +164,7 @@ def _is_imported(value: Any) -> bool:
 
 
 def _check(where: str, section: Any, known: tuple[str, ...]) -> None:
-    """Refuse what nobody would read."""
+    """Reject unknown keys."""
     if not isinstance(section, Mapping):
         raise ConfigError(f"{where} is {section!r}, expected a dict({'=…, '.join(known)}=…)")
     for key in section:

@@ -1,4 +1,4 @@
-"""Where scripts find the global context: ``from colossalai.core import global_context as gpc``."""
+"""The global context: ``from colossalai.core import global_context as gpc``."""
 
 from stoker.dialects.colossalai.context import global_context
 

@@ -1,4 +1,4 @@
-"""`launch` and `initialize`: from a config and the parts of a training to an engine."""
+"""`launch` and `initialize`: build an engine from a config and training components."""
 
 import argparse
 import os
@@ -31,7 +31,7 @@ ConfigLike = str | Path | Mapping[str, Any]
 
 
 def get_default_parser() -> argparse.ArgumentParser:
-    """The options that a script of several processes is started with."""
+    """Return a parser with the options of a multi-process script."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", help="path of the config file")
     parser.add_argument("--host", help="address of the first process")
@@ -52,15 +52,20 @@ def launch(
     seed: int = 1024,
     verbose: bool = True,
 ) -> None:
-    """Load the config, join the other processes, and seed; nccl is gloo where there is no CUDA."""
+    """Load the config, connect the processes and seed; nccl falls back to gloo without CUDA."""
     if backend not in ("nccl", "gloo"):
-        raise ValueError(f"backend is 'nccl' or 'gloo', got {backend!r}")
+        raise ValueError(f"backend must be 'nccl' or 'gloo', got {backend!r}")
     gpc.load_config(config)
     if world_size > 1:
-        place = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": host, "MASTER_PORT": port}
+        variables = {
+            "RANK": rank,
+            "WORLD_SIZE": world_size,
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+        }
         if local_rank is not None:
-            place["LOCAL_RANK"] = local_rank
-        os.environ.update({name: str(value) for name, value in place.items()})
+            variables["LOCAL_RANK"] = local_rank
+        os.environ.update({name: str(value) for name, value in variables.items()})
         cuda = backend == "nccl" and torch.cuda.is_available()
         dist.connect("cuda" if cuda else "cpu")
     seed_all(seed)
@@ -73,14 +78,14 @@ def launch(
 def launch_from_torch(
     config: ConfigLike, backend: str = "nccl", seed: int = 1024, verbose: bool = True
 ) -> None:
-    """The same for a process that torchrun has started."""
+    """Call `launch` in a process started by torchrun."""
     rank, size, local, port = _numbers("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
     host = os.environ.get("MASTER_ADDR", "localhost")
     launch(config, rank, size, host, port, backend, local, seed, verbose)
 
 
-def _launcher(says: str, *names: str) -> Callable[..., None]:
-    """A launch that reads rank, number of processes and local rank from these variables."""
+def _launcher(doc: str, *names: str) -> Callable[..., None]:
+    """Return a launch function that reads the ranks from these environment variables."""
 
     def launch_from(
         config: ConfigLike,
@@ -94,13 +99,15 @@ def _launcher(says: str, *names: str) -> Callable[..., None]:
         local = rest[0] if rest else None
         launch(config, rank, size, host, port, backend, local, seed, verbose)
 
-    launch_from.__doc__ = says
+    launch_from.__doc__ = doc
     return launch_from
 
 
 _MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK")]
-launch_from_slurm = _launcher("The same for a process of Slurm.", "SLURM_PROCID", "SLURM_NPROCS")
-launch_from_openmpi = _launcher("The same for a process of OpenMPI.", *_MPI)
+launch_from_slurm = _launcher(
+    "Call `launch` in a process started by Slurm.", "SLURM_PROCID", "SLURM_NPROCS"
+)
+launch_from_openmpi = _launcher("Call `launch` in a process started by OpenMPI.", *_MPI)
 
 
 def initialize(
@@ -113,10 +120,10 @@ def initialize(
     ophooks: Sequence[Any] | None = None,
     verbose: bool = True,
 ) -> tuple[Engine, Any, Any, Any]:
-    """An engine as the config says; ``(engine, train_dataloader, test_dataloader, lr_scheduler)``.
+    """Return ``(engine, train_dataloader, test_dataloader, lr_scheduler)`` as configured.
 
-    The model may be a function that makes it, the optimizer a class. Loaders come back as the part
-    of the data that this process reads, the scheduler to be moved once per batch in an own loop.
+    The model may be a function that builds it, and the optimizer a class. The returned loaders
+    yield the data shard of this process. In your own loop, step the scheduler once per batch.
     """
     config = gpc.config
     model = model if isinstance(model, nn.Module) else model()
@@ -137,7 +144,7 @@ def initialize(
 
 
 class _Windows:
-    """The batches of a loader that this process reads, as many as make whole updates."""
+    """The batches of this process, in complete accumulation windows."""
 
     def __init__(self, loader: Any, core: Core, every: int) -> None:
         self.of_windows, self._core, self._every = loader, core, every
@@ -157,13 +164,13 @@ class _Windows:
 
 
 class _Rates:
-    """A scheduler that is stepped once per batch, and moves once per update."""
+    """A scheduler that is stepped once per batch, but changes the rate once per update."""
 
     def __init__(self, scheduler: Any, every: int) -> None:
         self.of_windows, self._every, self._calls = scheduler, every, 0
 
     def step(self) -> None:
-        """A batch is done."""
+        """Count a batch."""
         self._calls += 1
         if self._calls % self._every == 0:
             self.of_windows.step()
@@ -173,13 +180,15 @@ class _Rates:
 
 
 def _schedule() -> Any:
-    """The schedule that the config asks for."""
+    """Return the schedule of the config."""
     config = gpc.config
     if gpc.layout(None, {}).pipeline == 1:
         return NonPipelineSchedule()
     count, shape = config.get("NUM_MICRO_BATCHES"), config.get("TENSOR_SHAPE")
     if count is None:
-        raise ValueError("the config has a pipeline, but no NUM_MICRO_BATCHES to cut batches into")
+        raise ValueError(
+            "the config has a pipeline but no NUM_MICRO_BATCHES: set the number of micro-batches"
+        )
     chunks = config.get("model", {}).get("num_chunks", 1)
     if chunks == 1:
         return PipelineSchedule(count, tensor_shape=shape)
@@ -197,7 +206,7 @@ def _numbers(*names: str) -> list[int]:
 
 
 class _Callable(ModuleType):
-    """This module, which may take the place of its function in the package when imported."""
+    """This module, callable because importing it can shadow the function of its name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Engine, Any, Any, Any]:
         return initialize(*args, **kwargs)

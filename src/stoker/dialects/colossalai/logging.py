@@ -1,4 +1,4 @@
-"""Loggers by name that know their rank, with a file for each process."""
+"""Loggers that know their rank, with a log file for each process."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class DistributedLogger:
-    """A logger whose lines go out on the named ranks; ``ranks=None`` means all of them."""
+    """A logger that logs on the given ranks; ``ranks=None`` means all ranks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,31 +21,31 @@ class DistributedLogger:
         self._files: list[tuple[Path, str]] = []
 
     def info(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Say what happens."""
-        self._say("INFO", message, ranks)
+        """Log at level INFO."""
+        self._log_line("INFO", message, ranks)
 
     def warning(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Say what the user may want to change."""
-        self._say("WARNING", message, ranks)
+        """Log at level WARNING."""
+        self._log_line("WARNING", message, ranks)
 
     def debug(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Say something only a person who looks for a fault wants to read."""
-        self._say("DEBUG", message, ranks)
+        """Log at level DEBUG."""
+        self._log_line("DEBUG", message, ranks)
 
     def error(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Say what failed."""
-        self._say("ERROR", message, ranks)
+        """Log at level ERROR."""
+        self._log_line("ERROR", message, ranks)
 
     def set_level(self, level: str) -> None:
-        """Say nothing below this level."""
+        """Set the lowest level to log."""
         self._level = _checked(level)
 
     def log_to_file(
         self, path: str | Path, mode: str = "a", level: str = "INFO", suffix: str | None = None
     ) -> None:
-        """Write to ``rank_{rank}[_{suffix}].log`` in this folder, too, which is made if need be."""
+        """Also log to ``rank_{rank}[_{suffix}].log`` in this folder, which is created."""
         if mode not in ("a", "w"):
-            raise ValueError(f"mode is 'a' to append or 'w' to begin anew, got {mode!r}")
+            raise ValueError(f"mode must be 'a' (append) or 'w' (overwrite), got {mode!r}")
         name = f"rank_{dist.rank()}" + (f"_{suffix}" if suffix else "")
         file = Path(path).absolute() / f"{name}.log"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class DistributedLogger:
         self._files = [(one, at) for one, at in self._files if one != file]
         self._files.append((file, _checked(level)))
 
-    def _say(self, level: str, message: str, ranks: Sequence[int] | None) -> None:
+    def _log_line(self, level: str, message: str, ranks: Sequence[int] | None) -> None:
         if _below(level, self._level) or (ranks is not None and dist.rank() not in ranks):
             return
         getattr(self._log, level.lower())(message, ranks=None)
@@ -64,7 +64,7 @@ class DistributedLogger:
 
 
 def get_dist_logger(name: str = "colossalai") -> DistributedLogger:
-    """The one logger of that name."""
+    """Return the logger of that name."""
     return _logger(name)
 
 

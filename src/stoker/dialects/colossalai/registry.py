@@ -1,4 +1,4 @@
-"""Short names for what a config describes as ``dict(type='Name', …)``."""
+"""Registries of the names used in ``dict(type='Name', …)``."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -13,22 +13,22 @@ _HERE = __name__.rpartition(".")[0]
 
 
 class Registry(StokerRegistry):
-    """Things by their names: registered ones, then those of some libraries."""
+    """A registry that falls back to the names of some libraries."""
 
     def __init__(self, name: str, third_party_library: Sequence[ModuleType | str] = ()) -> None:
         modules = [m if isinstance(m, str) else m.__name__ for m in third_party_library]
         super().__init__(name, tuple(modules), lambda n, thing: callable(thing) and n[0].isupper())
 
     def register_module(self, module_class: T, *, force: bool = False) -> T:
-        """Give a class its name here; a decorator. A name that is taken needs ``force``."""
+        """Register a class under its name; usable as a decorator. ``force`` replaces a name."""
         return self.register(module_class, force=force)
 
     def get_module(self, module_name: str) -> Callable[..., Any]:
-        """What a name stands for; an unknown one is an error with the nearest right names."""
+        """Return the class of a name; the error for an unknown name suggests similar ones."""
         return self.get(module_name)
 
     def has(self, module_name: str) -> bool:
-        """Whether the name is known."""
+        """Return whether the name is known."""
         return module_name in self
 
 

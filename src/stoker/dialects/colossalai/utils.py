@@ -1,4 +1,4 @@
-"""Timers, and loaders for any number of processes."""
+"""Timers and data loaders."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,38 +11,38 @@ from stoker.data import unsharded
 
 
 class Timer(_Watch):
-    """A stop watch that waits for the accelerator before it is read, with a history of readings."""
+    """A timer that synchronizes with the accelerator and keeps a history."""
 
-    has_history = property(lambda self: self.count > 0, doc="Whether a reading was kept.")
+    has_history = property(lambda self: self.count > 0, doc="Whether the history has an entry.")
     get_elapsed_time = _Watch.elapsed
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the timer."""
         _synchronize()
         super().start()
 
     def stop(self, keep_in_history: bool = False) -> float:  # type: ignore[override]
-        """End the measurement; its seconds."""
+        """Stop the timer and return its seconds."""
         _synchronize()
         return super().stop(keep=keep_in_history)
 
     def lap(self) -> float:
-        """The seconds of the measurement so far ended, and a new one begun."""
+        """Return the elapsed seconds and restart the timer."""
         seconds = self.stop()
         super().start()
         return seconds
 
     def get_history_mean(self) -> float:
-        """The mean of the readings that were kept."""
+        """Return the mean of the history."""
         return self.mean
 
     def get_history_sum(self) -> float:
-        """Their sum."""
+        """Return the sum of the history."""
         return self.total
 
 
 class MultiTimer:
-    """Timers by name, whatever its case: "Train-step" is "train-step". Off, they do nothing."""
+    """Timers by case-insensitive name, which can be switched off together."""
 
     def __init__(self, on: bool = True) -> None:
         self._on = on
@@ -50,26 +50,26 @@ class MultiTimer:
 
     @property
     def is_on(self) -> bool:
-        """Whether it measures."""
+        """Whether the timers are on."""
         return self._on
 
     def set_status(self, mode: bool) -> None:
-        """Switch it on or off."""
+        """Switch the timers on or off."""
         self._on = mode
 
     def start(self, name: str) -> None:
-        """Start the timer of that name, which is made if need be."""
+        """Start the timer of that name, and create it if needed."""
         if self._on:
             self._timers.setdefault(name.lower(), (name, Timer()))[1].start()
 
     def stop(self, name: str, keep_in_history: bool = False) -> float | None:
-        """Stop it; its seconds."""
+        """Stop the timer of that name and return its seconds."""
         return self.get_timer(name).stop(keep_in_history) if self._on else None
 
     def get_timer(self, name: str) -> Timer:
-        """The timer of that name."""
+        """Return the timer of that name."""
         if name.lower() not in self._timers:
-            raise KeyError(f"no timer {name!r} was started (there is {[n for n, _ in self]})")
+            raise KeyError(f"no timer {name!r} was started (timers: {[n for n, _ in self]})")
         return self._timers[name.lower()][1]
 
     def reset(self, name: str | None = None) -> None:
@@ -91,10 +91,10 @@ def get_dataloader(
     num_workers: int = 0,
     **kwargs: Any,
 ) -> DataLoader[Any]:
-    """A DataLoader with further arguments of torch's, such as ``batch_size``.
+    """Return a DataLoader; ``kwargs`` are further arguments such as ``batch_size``.
 
-    Among several processes each gets its share, unless ``add_sampler`` is False. The order of
-    every pass is drawn from ``seed``.
+    With several processes each reads its shard, unless ``add_sampler`` is False. ``seed``
+    determines the order of every pass.
     """
     loader = DataLoader(
         dataset,
@@ -109,5 +109,5 @@ def get_dataloader(
 
 
 def _synchronize() -> None:
-    if torch.accelerator.is_available():  # untested: no such device here
+    if torch.accelerator.is_available():  # untested: CI has no accelerator
         torch.accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""The engine, and the schedules of micro-batches."""
+"""The engine and its schedules of micro-batches."""
 
 from stoker.dialects.colossalai.engine.engine import Engine
 from stoker.dialects.colossalai.engine.gradient_handler import BaseGradientHandler

@@ -1,4 +1,4 @@
-"""`Engine`: a model and what trains it, with the calls of a plain PyTorch loop."""
+"""`Engine`: a model and its training components, with the calls of a plain PyTorch loop."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,7 @@ from stoker.dialects.colossalai.logging import get_dist_logger
 
 
 class Engine:
-    """Runs a model as the config says; `core` is the engine of Stoker that does it.
+    """Run a model as configured, by the Stoker engine `core`.
 
     ``step_schedule`` and ``gradient_clipping`` are older names of ``schedule`` and
     ``clip_grad_norm``; ``gradient_accumulation`` batches make one update. An operator hook of
@@ -38,7 +38,9 @@ class Engine:
         gradient_clipping: float = 0.0,
     ) -> None:
         if schedule is not None and step_schedule is not None:
-            raise ValueError("schedule and step_schedule are one: give one of them")
+            raise ValueError(
+                "schedule and step_schedule are the same option: pass only one of them"
+            )
         self.schedule = schedule or step_schedule or NonPipelineSchedule()
         if not isinstance(self.schedule, BaseSchedule):
             raise TypeError(
@@ -46,7 +48,8 @@ class Engine:
             )
         if type(gradient_accumulation) is not int or gradient_accumulation < 1:
             raise ValueError(
-                f"gradient_accumulation is a whole number from 1, got {gradient_accumulation!r}"
+                "gradient_accumulation must be an integer of at least 1, "
+                f"got {gradient_accumulation!r}"
             )
         precision, scaler = gpc.precision()
         self.core = Core(
@@ -66,37 +69,42 @@ class Engine:
             self.add_hook(ophook)
         self._backwards = 0
         if verbose and self.core.layout.processes > 1:
-            get_dist_logger().info(f"the job is split: {self.core.layout}", ranks=[0])
+            get_dist_logger().info(f"layout of the job: {self.core.layout}", ranks=[0])
 
     model = property(lambda self: self.core.model, doc="The model.")
     optimizer = property(lambda self: self.core.optimizer, doc="The optimizer.")
     criterion = property(lambda self: self.core.criterion, doc="The loss function.")
-    training = property(lambda self: self.core.training, doc="Whether the model trains.")
-    uses_pipeline = property(lambda self: self.core.stages is not None, doc="Whether it is split.")
+    training = property(
+        lambda self: self.core.training, doc="Whether the model is in training mode."
+    )
+    uses_pipeline = property(
+        lambda self: self.core.stages is not None,
+        doc="Whether the model is split into pipeline stages.",
+    )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these inputs."""
-        with self.sharing():
+        """Return the outputs of the model."""
+        with self.sync_context():
             return self.core(*args, **kwargs)
 
     def zero_grad(self) -> None:
-        """Forget the gradients, unless they are still being accumulated."""
+        """Reset the gradients, unless accumulation is in progress."""
         if self._backwards % self.gradient_accumulation == 0:
             self.core.zero_grad()
 
     def calc_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """What the criterion returns."""
+        """Return the result of the criterion."""
         return self.criterion(*args, **kwargs)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss, or of its share of an accumulated update."""
-        shares = self.gradient_accumulation
-        with self.sharing():
-            self.core.backward(loss if shares == 1 else loss / shares)
+        """Compute gradients of the loss, scaled for gradient accumulation."""
+        count = self.gradient_accumulation
+        with self.sync_context():
+            self.core.backward(loss if count == 1 else loss / count)
         self._backwards += 1
 
     def backward_by_grad(self, tensor: Tensor, grad: Tensor) -> None:
-        """Gradients of a tensor whose own gradient is known."""
+        """Backpropagate a given gradient of a tensor."""
         self.backward((tensor * grad).sum())
 
     def step(
@@ -105,11 +113,11 @@ class Engine:
         is_last_iteration: bool = False,
         return_loss: bool = True,
     ) -> bool | Seen:
-        """One update, if enough is accumulated; whether there was one.
+        """Update the weights if accumulation is complete, and return whether they were updated.
 
-        With ``data_iter`` it is a whole iteration, in the style of the oldest version: batches are
-        read, all that are left with ``is_last_iteration``, and ``(output, label, loss)`` of the
-        last is returned.
+        With ``data_iter``, in the style of the oldest version, run a complete iteration: read the
+        batches (with ``is_last_iteration``, all that remain) and return ``(output, label, loss)``
+        of the last.
         """
         if data_iter is not None:
             return self._iterate(data_iter, is_last_iteration, return_loss)
@@ -119,16 +127,16 @@ class Engine:
         return self.core.update()
 
     def handle_gradient(self) -> None:
-        """Let the gradient handlers do their work."""
+        """Call the gradient handlers."""
         for handler in self.gradient_handlers:
             handler.handle_gradient()
 
     def train(self) -> None:
-        """Put the model into training mode."""
+        """Set the model to training mode."""
         self.core.train()
 
     def eval(self) -> None:
-        """Put the model into evaluation mode."""
+        """Set the model to evaluation mode."""
         self.core.eval()
 
     def execute_schedule(
@@ -138,7 +146,7 @@ class Engine:
         return_loss: bool = True,
         return_output_label: bool = True,
     ) -> Seen:
-        """The next batch forward, and back unless ``forward_only``: ``(output, label, loss)``."""
+        """Run the next batch forward, and backward unless ``forward_only``."""
         return self.schedule.forward_backward_step(
             self, data_iter, forward_only, return_loss, return_output_label
         )
@@ -154,16 +162,16 @@ class Engine:
                 (module.register_full_backward_hook, "post_bwd_exec"),
             ):
                 if hasattr(ophook, name):
-                    register(partial(_told, getattr(ophook, name)))
+                    register(partial(_call_ophook, getattr(ophook, name)))
 
-    def sharing(self) -> AbstractContextManager[None]:
-        """Within it, gradients are shared between processes if the next backward is the last."""
+    def sync_context(self) -> AbstractContextManager[None]:
+        """Synchronize gradients across ranks if the next backward completes the accumulation."""
         last = (self._backwards + 1) % self.gradient_accumulation == 0
         return nullcontext() if last else self.core.no_sync()
 
-    def count_backward(self, *, past: bool) -> None:
-        """A schedule has gone back, maybe past `backward`."""
-        self._backwards += past
+    def count_backward(self, *, bypassed: bool) -> None:
+        """Count a backward pass of a schedule that bypassed `backward`."""
+        self._backwards += bypassed
 
     def _iterate(self, data_iter: Iterator[Any], last: bool, return_loss: bool) -> Seen:
         self.zero_grad()
@@ -173,9 +181,9 @@ class Engine:
         if self.training:
             self.step()
         for _ in data_iter if last else ():
-            pass  # too few for another update
+            pass  # too few batches for another update
         return seen
 
 
-def _told(method: Any, module: nn.Module, *values: Any) -> None:
+def _call_ophook(method: Any, module: nn.Module, *values: Any) -> None:
     method(module, *values)

@@ -1,4 +1,4 @@
-"""What is done to gradients before they are clipped and used."""
+"""Handlers that change gradients before they are clipped and used."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ class BaseGradientHandler:
 
 
 class DataParallelGradientHandler(BaseGradientHandler):
-    """Asks for gradients that are shared between copies, which the engine's layout sees to."""
+    """Request synchronized gradients of replicas, which the layout provides."""
 
 
 class PipelineSharedModuleGradientHandler(BaseGradientHandler):
-    """Asks for the shared gradients of tied weights in a pipeline; the layout sees to them."""
+    """Request shared gradients of tied weights in a pipeline, which the layout provides."""

@@ -1,4 +1,4 @@
-"""Schedules: how a batch is read, and the order in which its micro-batches go forward and back."""
+"""Schedules: how a batch is read, and the order of forward and backward of its micro-batches."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -18,17 +18,17 @@ Seen = tuple[Any, Any, Tensor | None]
 Process = Callable[..., tuple[Any, Any]]
 
 
-class _Divided(_Pipeline):
-    """Takes only batches that divide into micro-batches, as the old schedules did."""
+class _DivisiblePipeline(_Pipeline):
+    """A pipeline that requires batches to divide evenly, as the old schedules did."""
 
     def run(self, context: StepContext) -> None:
-        """Run forward and backward if every batch divides."""
+        """Check the batches and run them."""
         for batch in context.batches:
             self._check(batch)
         super().run(context)
 
     def forward_only(self, engine: Core, batch: Any, forward: Any) -> Any:
-        """Forward, if it does."""
+        """Check the batch and run it forward."""
         self._check(batch)
         return super().forward_only(engine, batch, forward)
 
@@ -41,10 +41,10 @@ class _Divided(_Pipeline):
 
 
 class BaseSchedule:
-    """Reads batches, and runs them through the engine.
+    """Read batches and run them through the engine.
 
-    ``data_process_func`` makes ``(data, label)`` of a batch that is no such pair; ``batch_size``
-    is the samples behind the last output here.
+    ``data_process_func`` converts a batch to ``(data, label)``; ``batch_size`` is the number of
+    samples of the last output.
     """
 
     core: Schedule = PlainSchedule()
@@ -64,13 +64,13 @@ class BaseSchedule:
         self.layout_options: dict[str, Any] = {}
 
     def load_batch(self, data_iter: Iterator[Any]) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         batch = next(data_iter)
         self.batch_size = batch_size(batch)
         return batch
 
     def read(self, batch: Any) -> tuple[Any, Any]:
-        """A batch as ``(data, label)``."""
+        """Return a batch as ``(data, label)``."""
         process = self.data_process_func
         if process is None:
             return split_inputs(batch)
@@ -84,9 +84,9 @@ class BaseSchedule:
         return_loss: bool = True,
         return_output_label: bool = True,
     ) -> Seen:
-        """``(output, label, loss)`` of the next batch; gradients are left in the parameters."""
+        """Run the next batch and return ``(output, label, loss)``; gradients accumulate."""
         if not forward_only and not return_loss:
-            raise ValueError("return_loss=False leaves nothing to go back from: set forward_only")
+            raise ValueError("return_loss=False needs forward_only=True: backward needs a loss")
         batch, step = self.load_batch(data_iter), DialectStep(self)
         core, size = engine.core, batch_size(batch)
         outputs: list[Output] = []
@@ -96,38 +96,38 @@ class BaseSchedule:
                 output = self.core.forward_only(core, batch, core.precision.cast(forward))
                 outputs += [] if output is None else [output]
         else:
-            on_output = _taker(outputs, size)
-            shares = engine.gradient_accumulation if self.kind is not None else 1
+            on_output = _collector(outputs, size)
+            count = engine.gradient_accumulation if self.kind is not None else 1
             backward = core.backward if self.kind is not None else engine.backward
             forward = core.precision.cast(step.forward)
-            with engine.sharing():
+            with engine.sync_context():
                 context = StepContext(
-                    core, [batch], [size], size * shares, forward, backward, on_output
+                    core, [batch], [size], size * count, forward, backward, on_output
                 )
                 self.core.run(context)
-            engine.count_backward(past=self.kind is not None)
+            engine.count_backward(bypassed=self.kind is not None)
         output, label, loss = joined(outputs, sums=core.loss_is_sum)
         return (output, label, loss) if return_output_label else (None, None, loss)
 
 
 class NonPipelineSchedule(BaseSchedule):
-    """A batch goes forward and back as one."""
+    """Run a batch without micro-batches."""
 
 
 class NoPipelineSchedule(NonPipelineSchedule):
-    """The older name of it, which chose the precision, too; the config does that: ``fp16``."""
+    """The older name of `NonPipelineSchedule`; the precision is set by ``fp16`` in the config."""
 
     def __init__(self, amp_type: Any = None, amp_config: Any = None) -> None:
         if amp_type is not None or amp_config is not None:
-            raise ValueError("precision belongs into the config: fp16 = dict(mode=AMP_TYPE.TORCH)")
+            raise ValueError("set the precision in the config: fp16 = dict(mode=AMP_TYPE.TORCH)")
         super().__init__()
 
 
 class PipelineSchedule(BaseSchedule):
-    """Micro-batches through pipeline stages, forward and back in turn.
+    """Run micro-batches through pipeline stages with the 1F1B schedule.
 
-    ``data_process_func`` takes ``(stage_output, batch)``, of which the first is None where the
-    stage is the first. The ``tensor_shape`` between stages is found out anyway.
+    ``data_process_func`` takes ``(stage_output, batch)``; ``stage_output`` is None on the first
+    stage. ``tensor_shape`` is not needed, because shapes are inferred.
     """
 
     kind: str | None = "1f1b"
@@ -142,14 +142,14 @@ class PipelineSchedule(BaseSchedule):
     ) -> None:
         super().__init__(data_process_func)
         if scatter_gather_tensors:
-            raise ValueError("scatter_gather_tensors is for layers that are split within a stage")
+            raise ValueError("scatter_gather_tensors is not supported in a pipeline: remove it")
         self.num_microbatches, self.tensor_shape = num_microbatches, tensor_shape
         self.layout_options = {"microbatches": num_microbatches}
-        self.core = _Divided(self.kind, num_microbatches)  # type: ignore[arg-type]
+        self.core = _DivisiblePipeline(self.kind, num_microbatches)  # type: ignore[arg-type]
 
 
 class InterleavedPipelineSchedule(PipelineSchedule):
-    """The same with ``num_model_chunks`` stages in each process."""
+    """A `PipelineSchedule` with ``num_model_chunks`` stages in each process."""
 
     kind = "interleaved"
 
@@ -167,36 +167,36 @@ class InterleavedPipelineSchedule(PipelineSchedule):
 
 
 class DialectStep(Step):
-    """What one update means: a batch as the schedule reads it, and its loss."""
+    """The step: forward and loss of a batch as the schedule reads it."""
 
     def __init__(self, schedule: BaseSchedule) -> None:
         self._read, self.stands_for = schedule.read, type(schedule).__name__
-        self._looked = False
+        self._checked = False
 
     def forward(self, engine: Core, batch: Any) -> Output:
-        """Outputs and labels that are tuples or dicts are the criterion's arguments."""
+        """Run the model and the criterion; tuples and dicts become the criterion's arguments."""
         data, label = self._read(batch)
         if engine.criterion is None:
             return super().forward(engine, (data, label))
         outputs = call_model(engine, data)
-        if not self._looked:
-            self._looked, fault = True, target_error(engine.given_criterion, outputs, label)
+        if not self._checked:
+            self._checked, fault = True, target_error(engine.given_criterion, outputs, label)
             if fault is not None:
                 raise ValueError(f"criterion {type(engine.given_criterion).__name__} got {fault}")
         try:
-            return Output(_judged(engine.criterion, outputs, label), outputs, label)
+            return Output(_compute_loss(engine.criterion, outputs, label), outputs, label)
         except (TypeError, RuntimeError) as error:
             error.add_note(f"the criterion got {describe(outputs)} and {describe(label)}")
             raise
 
     def without_loss(self, engine: Core, batch: Any) -> Output:
-        """Outputs alone."""
+        """Return the outputs without a loss."""
         data, label = self._read(batch)
         return Output(None, call_model(engine, data), label)
 
 
 def joined(outputs: list[Output], *, sums: bool) -> Seen:
-    """Output, label and loss of all micro-batches; None each where other stages have them."""
+    """Join outputs, labels and loss of all micro-batches; None on stages that have none."""
     if not outputs:
         return None, None, None
     if len(outputs) == 1:
@@ -206,22 +206,22 @@ def joined(outputs: list[Output], *, sums: bool) -> Seen:
     return concatenate([o.outputs for o in outputs]), labels, mean_loss(outputs, sums=sums)
 
 
-def _taker(outputs: list[Output], whole: int) -> Any:
+def _collector(outputs: list[Output], total: int) -> Any:
     def on_output(output: Output, size: int | None = None) -> Output:
-        output.weight = whole if size is None else size
+        output.weight = total if size is None else size
         outputs.append(output)
         return output
 
     return on_output
 
 
-def _judged(criterion: Callable[..., Any], outputs: Any, label: Any) -> Any:
+def _compute_loss(criterion: Callable[..., Any], outputs: Any, label: Any) -> Any:
     if isinstance(outputs, Tensor) and isinstance(label, Tensor):
         return criterion(outputs, label)
     args, named = _spread(outputs)
     more, also = ((), {}) if label is None else _spread(label)
     if named and more and not isinstance(label, Tensor):
-        raise TypeError("outputs are a dict and labels a list: expected a dict of labels, too")
+        raise TypeError("outputs are a dict and labels are a list: expected a dict of labels")
     return criterion(*args, *more, **named, **also)
 
 

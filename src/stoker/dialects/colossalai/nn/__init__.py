@@ -1,4 +1,4 @@
-"""Parts to train with: the learning-rate schedulers."""
+"""Training components: the learning-rate schedulers."""
 
 from stoker.dialects.colossalai.nn import lr_scheduler
 

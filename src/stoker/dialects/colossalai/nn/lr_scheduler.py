@@ -1,4 +1,4 @@
-"""Learning rates over a run. All take ``total_steps``, so that one signature fits a config."""
+"""Learning-rate schedulers. All take ``total_steps``, so that they can be swapped in a config."""
 
 import math
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from stoker.dialects.rates import schedule
 
 
 def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
-    """A straight line up, then the shape over the steps that are left."""
+    """Add a linear warmup before a shape over the remaining steps."""
 
     @wraps(shape)
     def factor(
@@ -21,7 +21,8 @@ def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
     ) -> float:
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
-                f"warmup_steps is from 0 to total_steps - 1, got {warmup_steps} of {total_steps}"
+                "warmup_steps must be from 0 to total_steps - 1, "
+                f"got {warmup_steps} of {total_steps}"
             )
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
@@ -35,9 +36,9 @@ def _warmed(shape: Callable[..., float]) -> Callable[..., float]:
 def _cosine(
     step: int, steps: int, base: float, _: int, eta_min: float = 0.0, pct_start: float = 0.0
 ) -> float:
-    """Stay for ``pct_start`` of the steps, then fall along half a cosine to ``eta_min``."""
+    """Hold the rate for ``pct_start`` of the steps, then decay as a cosine to ``eta_min``."""
     if not 0 <= pct_start < 1:
-        raise ValueError(f"pct_start is a share from 0 to below 1, got {pct_start}")
+        raise ValueError(f"pct_start must be at least 0 and less than 1, got {pct_start}")
     begin, low = int(steps * pct_start), eta_min / base
     done = max(0, step - begin) / (steps - begin)
     return low + (1 - low) * (1 + math.cos(math.pi * done)) / 2
@@ -47,7 +48,7 @@ def _cosine(
 def _power(
     step: int, steps: int, base: float, _: int, end_lr: float = 0.0, power: float = 1.0
 ) -> float:
-    """Fall to ``end_lr`` by a power of what is left."""
+    """Decay polynomially to ``end_lr``."""
     return end_lr / base + (1 - end_lr / base) * float((1 - step / steps) ** power)
 
 
@@ -55,9 +56,9 @@ def _power(
 def _falls(
     step: int, steps: int, base: float, warmup: int, milestones: Sequence[int], gamma: float
 ) -> float:
-    """Fall by ``gamma`` at each of the ``milestones``, which count from step 0."""
+    """Multiply the rate by ``gamma`` at each of the ``milestones``, counted from step 0."""
     if not milestones:
-        raise ValueError("milestones are the steps at which the rate falls, got none")
+        raise ValueError("milestones must list the steps at which the rate changes, got none")
     return float(gamma ** bisect_right(sorted(milestones), step + warmup))
 
 
@@ -79,10 +80,10 @@ MultiStepWarmupLR = _lr("MultiStepWarmupLR", _falls, warmup_steps=0, milestones=
 
 
 def _with_total_steps(kind: type[LRScheduler], **defaults: Any) -> Any:
-    """Torch's scheduler of that name; it takes ``total_steps`` as all do, needed or not."""
+    """Return a function that builds torch's scheduler; it accepts ``total_steps`` like all."""
 
     def make(optimizer: Optimizer, total_steps: int, **options: Any) -> LRScheduler:
-        if kind is lr_scheduler.OneCycleLR:  # its highest rate is that of the optimizer
+        if kind is lr_scheduler.OneCycleLR:  # its maximum is the rate of the optimizer
             options["total_steps"] = total_steps
             options["max_lr"] = [group["lr"] for group in optimizer.param_groups]
         scheduler: LRScheduler = kind(optimizer, **{**defaults, **options})

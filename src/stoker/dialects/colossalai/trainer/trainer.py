@@ -1,4 +1,4 @@
-"""`Trainer`: Stoker's loop behind the names of old."""
+"""`Trainer`: the interface of Colossal-AI's trainer on Stoker's loop."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,11 +22,11 @@ _FIRST, _LAST = -(10**9), 10**9
 
 
 class Trainer:
-    """Trains, tests and predicts with an engine; hooks act at points of it.
+    """Train, test and predict with an engine.
 
-    The timer measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch"; the logger is
-    told the order of hooks. `states` is what hooks share, emptied when a fit or an evaluation
-    begins: the metrics are in ``states['metrics']['train']`` and ``['test']`` by their names.
+    The timer measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch". The order of hooks
+    is logged. Hooks share `states`, which is cleared at the start of a fit or an evaluation:
+    metrics are in ``states['metrics']['train']`` and ``states['metrics']['test']`` by name.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Trainer:
         kind = type(self.schedule)
         if kind.forward_backward_step is not BaseSchedule.forward_backward_step:
             raise TypeError(
-                f"{kind.__name__} has a forward_backward_step of its own, which a Trainer would "
-                "pass over: give stoker.Trainer a Step, or call engine.execute_schedule yourself"
+                f"{kind.__name__} overrides forward_backward_step, which a Trainer never calls: "
+                "pass a Step to stoker.Trainer, or call engine.execute_schedule in your own loop"
             )
         self._timer, self.timer = timer, timer or MultiTimer()
-        self._speaks = logger is not None or verbose
+        self._logs_hooks = logger is not None or verbose
         self.logger = logger or get_dist_logger()
         self.states: dict[str, Any] = {}
         self.hooks: list[BaseHook] = []
@@ -59,19 +59,21 @@ class Trainer:
         self._in_epoch = False
         self._core = Core(engine.core, [])
 
-    run = property(lambda self: self._core.run, doc="What Stoker's own hooks see.")
+    run = property(lambda self: self._core.run, doc="The run, as Stoker's hooks see it.")
     max_epochs = property(lambda self: self.run.max_epochs, doc="The epochs of the fit.")
-    max_steps = property(lambda self: self.run.max_steps, doc="The updates it may have, or None.")
+    max_steps = property(
+        lambda self: self.run.max_steps, doc="The maximum number of updates, or None."
+    )
     steps_per_epoch = property(lambda self: self.run.steps_per_epoch, doc="Updates in an epoch.")
 
     @property
     def cur_step(self) -> int:
-        """The number of the step, from 0: finished updates, without the one in hand."""
+        """The index of the current step, from 0."""
         return int(self.run.step) - self.late
 
     @property
     def cur_epoch(self) -> int:
-        """The number of the epoch, from 0; set it before a fit to begin there."""
+        """The index of the current epoch, from 0; set it before a fit to start there."""
         run = self.run
         return int(run.current_epoch - 1 if self._in_epoch else run.epoch)
 
@@ -95,18 +97,18 @@ class Trainer:
     ) -> None:
         """Train until ``epochs`` or ``max_steps`` updates are finished.
 
-        It tests after each ``test_interval`` completed epochs, and after the last. Hooks may be
-        dicts that describe them; ``hooks_cfg`` is their older name.
+        Test every ``test_interval`` epochs and after the last. Hooks may be dicts that describe
+        them; ``hooks_cfg`` is the older name of ``hooks``.
         """
         given = hooks if hooks_cfg is None else hooks_cfg
         self._prepare(given, display_progress, return_output_label)
-        self.engine.core.lr_schedulers = {}  # the hook says which
+        self.engine.core.lr_schedulers = {}  # LRSchedulerHook sets it
         saves = [hook.folder for hook in self.hooks if isinstance(hook, SaveCheckpointHook)]
         loads = [hook for hook in self.hooks if isinstance(hook, LoadCheckpointHook)]
         resume = loads[0].resume(self, saves[0] if saves else None) if loads else "auto"
         self._core.fit(
-            whole(train_dataloader),
-            whole(test_dataloader),
+            unwrap(train_dataloader),
+            unwrap(test_dataloader),
             epochs=epochs,
             max_steps=max_steps,
             validate_every=f"{test_interval}ep",
@@ -120,19 +122,19 @@ class Trainer:
         display_progress: bool = False,
         return_output_label: bool = True,
     ) -> None:
-        """Test; the results are with the hooks. Weights, buffers and modes stay as they are."""
+        """Test; hooks hold the results. Weights, buffers and modes do not change."""
         self._prepare(hooks, display_progress, return_output_label)
-        self._core.evaluate(whole(test_dataloader))
+        self._core.evaluate(unwrap(test_dataloader))
 
     def predict(self, data: Any) -> Any:
-        """What the model returns for a tensor, a list or tuple of them, or a dict."""
+        """Return the outputs of the model for a tensor, a list or tuple of tensors, or a dict."""
         core = Core(
             self.engine.core, [], step=DialectStep(self.schedule), schedule=self.schedule.core
         )
         return core.predict(tuple(data) if isinstance(data, list) else data)
 
     def seen(self, run: Run) -> Seen:
-        """Output, label and loss of the step in hand, those of several batches joined."""
+        """Return output, label and loss of the current step, joined over its batches."""
         outputs = run.outputs
         self.schedule.batch_size = sum([one.weight or 0.0 for one in outputs])
         if self.returns_outputs:
@@ -140,8 +142,8 @@ class Trainer:
         return None, None, run.loss
 
     def _prepare(self, given: Any, display_progress: bool, returns_outputs: bool) -> None:
-        """A run of its own, with these hooks, that begins where the last one was."""
-        before = self.run
+        """Create a run with these hooks that continues the counters of the last one."""
+        previous = self.run
         self.hooks = sorted(self._built(given), key=lambda hook: hook.priority)
         self.states.clear()
         self.late, self.ignored_steps, self.returns_outputs = False, 0, returns_outputs
@@ -154,8 +156,8 @@ class Trainer:
             last_window="drop",
         )
         for counter in ("step", "epoch", "current_epoch", "samples", "feeder"):
-            setattr(self.run, counter, getattr(before, counter))
-        if self._speaks and self.hooks:
+            setattr(self.run, counter, getattr(previous, counter))
+        if self._logs_hooks and self.hooks:
             for hook in self.hooks:
                 line = f"Using {type(hook).__name__} for training, priority = {hook.priority}"
                 self.logger.info(line, ranks=[0])
@@ -176,7 +178,7 @@ class Trainer:
         return made
 
     def _natives(self) -> list[Hook]:
-        """The hooks of Stoker that do the work of these."""
+        """Return the Stoker hooks for the hooks of the script."""
         made: list[Hook] = []
         for hook, name in with_names(self.hooks):
             made += hook.natives(name, self)
@@ -193,7 +195,7 @@ class Trainer:
 
 
 class _States(Hook):
-    """Where the trainer is, and the metrics of the epoch in progress, which survive a restart."""
+    """Track the current epoch, and save the metrics of the epoch."""
 
     priority = _FIRST
     same_on_all_ranks = True
@@ -202,36 +204,36 @@ class _States(Hook):
         self._trainer = trainer
 
     def attach(self, run: Run) -> None:
-        """A fit that begins at a later epoch begins at its step."""
+        """Start a fit at a later epoch at the step of that epoch."""
         if run.epoch and not run.step:
             run.step = run.epoch * (run.steps_per_epoch or 0)
 
     def before_epoch(self, run: Run) -> None:
-        """From here on there is a current epoch."""
+        """Enter an epoch."""
         self._trainer._in_epoch = True
 
     def after_epoch(self, run: Run) -> None:
-        """It is over."""
+        """Leave the epoch."""
         self._trainer._in_epoch = False
 
     def after_run(self, run: Run) -> None:
-        """It is over, even if it failed."""
+        """Leave the epoch, even after a failure."""
         self._trainer._in_epoch = self._trainer.late = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The metrics over training data."""
+        """Return the state of the training metrics."""
         metrics = self._trainer.states.get("metrics", {}).get("train", {})
         return {name: metric.state_dict() for name, metric in metrics.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
+        """Restore the training metrics."""
         metrics = self._trainer.states.get("metrics", {}).get("train", {})
         for name in metrics.keys() & state.keys():
             metrics[name].load_state_dict(state[name])
 
 
 def _clock(trainer: Trainer) -> list[Hook]:
-    """Starts timers when all hooks have begun something, and stops them before any ends it."""
+    """Return hooks that start timers after all other hooks and stop them before any."""
     timer = trainer.timer
 
     def begin(name: str, *within: str) -> Any:
@@ -268,6 +270,6 @@ def _clock(trainer: Trainer) -> list[Hook]:
     return [begins, ends]
 
 
-def whole(loader: Any) -> Any:
-    """The loader that was given to `initialize`, which Stoker divides and cuts itself."""
+def unwrap(loader: Any) -> Any:
+    """Return the loader that was passed to `initialize`; Stoker shards it itself."""
     return getattr(loader, "of_windows", loader)

@@ -1,4 +1,4 @@
-"""The hooks that come with it."""
+"""The built-in hooks."""
 
 from stoker.dialects.colossalai.trainer.hooks._base_hook import BaseHook
 from stoker.dialects.colossalai.trainer.hooks._checkpoint_hook import (

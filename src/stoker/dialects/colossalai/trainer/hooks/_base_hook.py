@@ -1,4 +1,4 @@
-"""`BaseHook`: code at thirteen points of training, and how Stoker calls it."""
+"""`BaseHook`: the base class of hooks, and its translation to Stoker."""
 
 import inspect
 from typing import Any
@@ -14,20 +14,20 @@ _PLACES = {
     "after_train_iter": ("after_step", 0),
     "after_train_epoch": ("after_train_epoch", 0),
     "before_test": ("before_val", 0),
-    "before_test_epoch": ("before_val", 1),  # when all hooks have seen before_test
+    "before_test_epoch": ("before_val", 1),  # after before_test of all hooks
     "before_test_iter": ("before_val_step", 0),
     "after_test_iter": ("after_val_step", 0),
-    "after_test_epoch": ("after_val", -1),  # before any hook sees after_test
+    "after_test_epoch": ("after_val", -1),  # before after_test of any hook
     "after_test": ("after_val", 0),
     "after_train": ("after_train", 0),
 }
-"""Where each point is in Stoker's loop, and whether it comes before or after others there."""
+"""The point of Stoker for each point, and whether it runs before or after others there."""
 
-_ROUND = 1_000_000
+_OFFSET = 1_000_000
 
 
 class BaseHook:
-    """Code at points of training; lower `priority` runs earlier, equal ones in the order given.
+    """Code at points of training; hooks with a lower `priority` run earlier.
 
         after_hook_is_attached
         before_train
@@ -41,14 +41,14 @@ class BaseHook:
           after_test
         after_train
 
-    Every method takes the trainer first. In the older style a hook is made with its trainer,
-    ``BaseHook(trainer, priority)``, and its methods leave it out; both are understood. What must
-    survive a restart goes into ``state_dict`` and ``load_state_dict``, if there are such.
+    Every method takes the trainer first. In the older style a hook is created with its trainer,
+    ``BaseHook(trainer, priority)``, and its methods do not take it; both are supported. Define
+    ``state_dict`` and ``load_state_dict`` for state that must be restored on resume.
     """
 
     priority: int = 10
     timed: bool = False
-    """Whether it needs the trainer's timer to run."""
+    """Whether the hook needs the trainer's timer."""
 
     def __init__(self, *trainer_and_priority: Any) -> None:
         *trainer, self.priority = trainer_and_priority or (self.priority,)
@@ -56,59 +56,58 @@ class BaseHook:
             self.trainer = trainer[0]
 
     def after_hook_is_attached(self, trainer: Any) -> None:
-        """All hooks are there, in order."""
+        """Run once, after all hooks are attached."""
 
     def before_train(self, trainer: Any) -> None:
-        """Training begins."""
+        """Run before training."""
 
     def before_train_epoch(self, trainer: Any) -> None:
-        """An epoch begins."""
+        """Run before each epoch."""
 
     def before_train_iter(self, trainer: Any) -> None:
-        """A step begins."""
+        """Run before each step."""
 
     def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """The update is made; ``trainer.cur_step`` is still the number of this step, from 0."""
+        """Run after each step; ``trainer.cur_step`` is still the index of this step."""
 
     def after_train_epoch(self, trainer: Any) -> None:
-        """The epoch's training is over, its test has not begun."""
+        """Run after the training of an epoch, before its test."""
 
     def before_test(self, trainer: Any) -> None:
-        """A test begins."""
+        """Run before a test."""
 
     def before_test_epoch(self, trainer: Any) -> None:
-        """Its data is taken up."""
+        """Run before the batches of a test."""
 
     def before_test_iter(self, trainer: Any) -> None:
-        """A test batch is there."""
+        """Run before each test batch."""
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """A test batch went forward."""
+        """Run after each test batch."""
 
     def after_test_epoch(self, trainer: Any) -> None:
-        """The data is done."""
+        """Run after the batches of a test."""
 
     def after_test(self, trainer: Any) -> None:
-        """The test is over."""
+        """Run after a test."""
 
     def after_train(self, trainer: Any) -> None:
-        """Training is over, well or not."""
+        """Run after training, even if it failed."""
 
     def init_runner_states(self, trainer: Any, key: str, val: Any) -> None:
-        """Set ``trainer.states[key]``, if nobody has."""
+        """Set ``trainer.states[key]`` if it is not set."""
         trainer.states.setdefault(key, val)
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
-        """The hooks of Stoker that call this one."""
-        main = Adapter(
-            self, name, self.priority, same_on_all_ranks=True
-        )  # such hooks ask nothing of a run
+        """Return the Stoker hooks that call this one."""
+        # These hooks make no requests, so ranks need not agree on any.
+        main = Adapter(self, name, self.priority, same_on_all_ranks=True)
         others: list[Hook] = []
         for point in overridden(self, BaseHook, _PLACES):
             place, turn = _PLACES[point]
             hook = main
             if turn:
-                turned = self.priority + turn * _ROUND
+                turned = self.priority + turn * _OFFSET
                 hook = Adapter(None, f"{name}.{point}", turned, same_on_all_ranks=True)
                 others.append(hook)
             hook.place(point, place, _call(point, getattr(self, point), trainer))

@@ -1,4 +1,4 @@
-"""Saving and loading: Stoker's checkpoints, under the names of old."""
+"""Save and load Stoker checkpoints under the names of Colossal-AI."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from stoker.storage.local import replace_link
 
 
 class SaveCheckpointHook(BaseHook):
-    """Saves everything the run is, each ``interval`` epochs (or updates) and at the end.
+    """Save the complete state of the run every ``interval`` epochs (or updates) and at the end.
 
-    A checkpoint is a folder, ``step-00000500``; ``epoch5-tp0-pp0.pt`` points at the one after
-    five epochs, and so for every part of a split model, since all are in one. Saving comes last,
-    whatever the priority. A ``model`` other than the engine's is refused.
+    A checkpoint is a folder such as ``step-00000500``. ``epoch5-tp0-pp0.pt`` is a link to the one
+    after five epochs; all shards of a split model are in one checkpoint, so their links share it.
+    The hook runs last, whatever its priority. ``model`` must be that of the engine.
     """
 
     def __init__(
@@ -40,52 +40,52 @@ class SaveCheckpointHook(BaseHook):
         self.every = f"{interval}{'st' if save_by_iter else 'ep'}"
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
-        """Stoker's own hook."""
+        """Return the Stoker hook that saves."""
         core = trainer.engine.core
         if self.model not in (None, core.model):
-            raise ValueError("SaveCheckpointHook has another model than the engine")
+            raise ValueError("SaveCheckpointHook was given a different model than the engine")
         split = [(t, p) for t in range(core.layout.tensor) for p in range(core.layout.pipeline)]
-        saving = _Saving(self.every, keep=None, folder=self.folder)
+        saving = _LinkedCheckpoint(self.every, keep=None, folder=self.folder)
         saving.name, saving.ends = name, [f"-tp{t}-pp{p}{self.suffix}.pt" for t, p in split]
         return [saving]
 
 
-class _Saving(hooks.Checkpoint):
-    """Checkpoints, and names of old that point at those after whole epochs."""
+class _LinkedCheckpoint(hooks.Checkpoint):
+    """Save checkpoints, and link the old names to those after complete epochs."""
 
     ends: list[str]
-    _whole: int | None = None
+    _complete: int | None = None
 
     def opened(self, checkpoints: Checkpoints) -> None:
-        """Create the names that a killed run could not create."""
+        """Create the links that a killed run could not create."""
         for path in checkpoints.list() if dist.is_main() else ():
             self.saved(path)
 
     def before_epoch(self, run: Run) -> None:
-        """What is saved from here on is no end of an epoch."""
-        self._whole = None
+        """Forget the last complete epoch."""
+        self._complete = None
 
     def after_epoch(self, run: Run) -> None:
-        """What is saved here is one, if the epoch was whole."""
+        """Remember the epoch if it is complete."""
         super().after_epoch(run)
-        self._whole = run.epoch if run.epoch == run.current_epoch else None
+        self._complete = run.epoch if run.epoch == run.current_epoch else None
 
     def info(self) -> dict[str, Any]:
-        """Which epoch a checkpoint is the end of."""
-        return {"whole_epoch": self._whole}
+        """Return the epoch that a checkpoint completes."""
+        return {"complete_epoch": self._complete}
 
     def saved(self, path: Path) -> None:
-        """Give the end of an epoch its names."""
-        epoch = Manifest.read(path).info.get("whole_epoch")
+        """Link the names of a complete epoch to its checkpoint."""
+        epoch = Manifest.read(path).info.get("complete_epoch")
         for end in self.ends if epoch is not None else ():
             replace_link(path.parent / f"epoch{epoch}{end}", path)
 
 
 class LoadCheckpointHook(BaseHook):
-    """Goes on from a checkpoint, by default the newest, or begins with its weights (``finetune``).
+    """Resume from a checkpoint, by default the newest, or start from its weights (``finetune``).
 
-    With ``finetune`` and ``strict`` weights that do not fit are refused, instead of told. Loading
-    comes first, whatever the priority.
+    With ``finetune`` and ``strict``, weights that do not match are an error instead of a warning.
+    The hook runs first, whatever its priority.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LoadCheckpointHook(BaseHook):
         self.finetune, self.strict = finetune, strict
 
     def find(self) -> Path:
-        """The checkpoint; a FileNotFoundError if there is none."""
+        """Return the checkpoint, or raise FileNotFoundError."""
         if self.epoch == -1:
             newest = Checkpoints(self.folder).newest()
             if newest is None:
@@ -117,20 +117,20 @@ class LoadCheckpointHook(BaseHook):
         path = self.folder / f"epoch{self.epoch}-tp0-pp0{self.suffix}.pt"
         if path.is_file():
             raise CheckpointError(
-                f"'{path}' was written by Colossal-AI itself: 'stoker ckpt import' makes weights "
-                "of it that can be loaded"
+                f"'{path}' was written by Colossal-AI itself: convert it to weights that can be "
+                "loaded with 'stoker ckpt import'"
             )
         if not path.is_dir():
             raise FileNotFoundError(f"there is no checkpoint '{path}'")
         return path.resolve()
 
     def resume(self, trainer: Any, saves_to: Path | None) -> str | Path:
-        """Where the fit goes on from, in the words of Stoker's trainer."""
+        """Return the ``resume`` argument of Stoker's trainer."""
         if not self.finetune:
             return self.find()
         faults = load_weights(trainer.engine.model, self.find())
         if self.strict and any(faults.values()):
-            raise CheckpointError(f"the weights of '{self.find()}' do not fit: {faults}")
+            raise CheckpointError(f"the weights of '{self.find()}' do not match: {faults}")
         if saves_to is not None and saves_to.resolve() == self.folder.resolve():
-            return "never"  # which says that another run's checkpoints are there
+            return "never"  # raises if the folder has checkpoints of another run
         return "auto"

@@ -1,4 +1,4 @@
-"""Hooks that tell: lines in a log, values for the progress bar, TensorBoard."""
+"""Hooks that report: log lines, values for the progress bar, TensorBoard."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +19,7 @@ def _metrics(trainer: Any, mode: str) -> dict[str, Any]:
 
 
 class _LogHook(BaseHook):
-    """Logs each ``interval`` completed epochs, and after the last one.
-
-    Without a logger of its own it takes the trainer's.
-    """
+    """Log every ``interval`` epochs and after the last; by default to the trainer's logger."""
 
     def __init__(
         self,
@@ -33,72 +30,72 @@ class _LogHook(BaseHook):
     ) -> None:
         super().__init__(priority)
         if type(interval) is not int or interval < 1:
-            raise ValueError(f"interval is a whole number of epochs from 1, got {interval!r}")
+            raise ValueError(f"interval must be an integer of at least 1, got {interval!r}")
         self.logger, self.interval, self.log_eval = logger, interval, log_eval
 
     def after_train_epoch(self, trainer: Any) -> None:
-        """A line for the training."""
-        self._tell(trainer, "train")
+        """Log a line for the training."""
+        self._log(trainer, "train")
 
     def after_test_epoch(self, trainer: Any) -> None:
-        """A line for the test."""
+        """Log a line for the test."""
         if self.log_eval:
-            self._tell(trainer, "test")
+            self._log(trainer, "test")
 
-    def _tell(self, trainer: Any, mode: str) -> None:
+    def _log(self, trainer: Any, mode: str) -> None:
         run = trainer.run
         text = ""
         if run.task != "fit" or run.epoch % self.interval == 0 or run.done:
             text = self.text(trainer, mode)
         if text:
-            self.say(trainer, f"[Epoch {run.current_epoch} / {mode.title()}]: {text}")
+            self.log(trainer, f"[Epoch {run.current_epoch} / {mode.title()}]: {text}")
 
-    def say(self, trainer: Any, message: str) -> None:
-        """Log it, in one process."""
+    def log(self, trainer: Any, message: str) -> None:
+        """Log a message on rank 0."""
         (self.logger or trainer.logger).info(message, ranks=[0])
 
     def text(self, trainer: Any, mode: str) -> str:
-        """What there is to tell."""
+        """Return the text to log."""
         raise NotImplementedError
 
 
 class LogMetricByEpochHook(_LogHook):
-    """Logs all metrics: ``[Epoch 1 / Train]: Loss = 0.31 | LR = 0.1``."""
+    """Log all metrics: ``[Epoch 1 / Train]: Loss = 0.31 | LR = 0.1``."""
 
     def __init__(self, logger: Any = None, interval: int = 1, priority: int = 10) -> None:
         super().__init__(logger, interval, priority=priority)
 
     def text(self, trainer: Any, mode: str) -> str:
-        """The metrics."""
+        """Return the metrics."""
         values = {n: m.get_accumulated_value() for n, m in _metrics(trainer, mode).items()}
         return " | ".join(f"{name} = {value:.5g}" for name, value in values.items())
 
 
 class LogMetricByStepHook(BaseHook):
-    """Puts the last values of the metrics into ``states['step_metrics']``, for the progress bar."""
+    """Put the latest metrics into ``states['step_metrics']``, for the progress bar."""
 
     def __init__(self, priority: int = 10) -> None:
         super().__init__(priority)
 
     def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """The values of the step."""
+        """Store the values of the step."""
         self._put(trainer, "train")
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """The values of the test batch."""
+        """Store the values of the test batch."""
         self._put(trainer, "test")
 
     def _put(self, trainer: Any, mode: str) -> None:
-        shown = trainer.states["step_metrics"] = {}
+        values = trainer.states["step_metrics"] = {}
         for name, metric in _metrics(trainer, mode).items():
             value = getattr(metric, "get_last_step_info", metric.get_last_step_value)()
-            shown[name.lower()] = value
+            values[name.lower()] = value
             if not isinstance(value, str):
                 trainer.run.events.gauge(f"{mode}/{name.lower()}", lambda value=value: value)
 
 
 class LogMemoryByEpochHook(_LogHook):
-    """Logs how much memory is in use at most; of the host, where there is no accelerator."""
+    """Log the peak memory of the accelerator, or of the host if there is none."""
 
     def __init__(
         self,
@@ -112,13 +109,13 @@ class LogMemoryByEpochHook(_LogHook):
         self.report_cpu = report_cpu
 
     def before_train(self, trainer: Any) -> None:
-        """What there is before the first step."""
-        self.say(trainer, f"Before Train: {self.text(trainer, 'train')}")
+        """Log the memory before the first step."""
+        self.log(trainer, f"Before Train: {self.text(trainer, 'train')}")
 
     def text(self, trainer: Any, mode: str) -> str:
-        """The peaks."""
+        """Return the peaks."""
         device, parts = trainer.engine.core.device, []
-        if device.type != "cpu":  # untested: no such device here
+        if device.type != "cpu":  # untested: CI has no accelerator
             stats = torch.accelerator.memory_stats(device)
             for name in ("allocated", "reserved"):
                 now, most = (stats[f"{name}_bytes.all.{k}"] / 2**20 for k in ("current", "peak"))
@@ -127,13 +124,13 @@ class LogMemoryByEpochHook(_LogHook):
         host = host_peak_gib()
         if host is not None and (not parts or self.report_cpu):
             parts.append(f"host at most {host * 1024:.1f} MB")
-        return f"memory {', '.join(parts) or 'unknown here'}"
+        return f"memory {', '.join(parts) or 'unknown'}"
 
 
 class LogTimingByEpochHook(_LogHook):
-    """Logs the last and mean seconds of the steps of an epoch, and of the epoch.
+    """Log the last and mean seconds of the steps of an epoch, and of the epoch.
 
-    The timer is the trainer's; ``ignore_num_train_steps`` leaves out the first steps of the run.
+    ``ignore_num_train_steps`` excludes the first steps of the run. The timer must be the trainer's.
     """
 
     timed = True
@@ -151,15 +148,16 @@ class LogTimingByEpochHook(_LogHook):
         self.timer, self.ignore_num_train_steps = timer, ignore_num_train_steps
 
     def after_hook_is_attached(self, trainer: Any) -> None:
-        """Let the trainer's timer leave out the first steps."""
+        """Exclude the first steps from the trainer's timer."""
         trainer.ignored_steps = self.ignore_num_train_steps
         if self.timer not in (None, trainer.timer):
             raise ValueError(
-                "LogTimingByEpochHook has another timer than the Trainer: give it to both"
+                "LogTimingByEpochHook was given a different timer than the Trainer: "
+                "pass the same to both"
             )
 
     def text(self, trainer: Any, mode: str) -> str:
-        """The times of this mode."""
+        """Return the times of this mode."""
         parts = [
             f"{name}: last = {timer.get_elapsed_time():.5g} s, "
             f"mean = {timer.get_history_mean():.5g} s"
@@ -171,11 +169,10 @@ class LogTimingByEpochHook(_LogHook):
 
 
 class TensorboardHook(BaseHook):
-    """Writes metrics for TensorBoard, under ``{Metric}/train`` and ``{Metric}/test``.
+    """Write metrics to TensorBoard as ``{Metric}/train`` and ``{Metric}/test``.
 
-    Each of the ``ranks``, all if None, writes into a folder of its own below ``log_dir``; they are
-    counted in the global group. ``dp_rank_0_only`` and ``tp_rank_0_only`` are older words for
-    ``ranks=[0]``.
+    Each of the global ``ranks`` (None: all) writes to its own folder in ``log_dir``.
+    ``dp_rank_0_only`` and ``tp_rank_0_only`` are older names for ``ranks=[0]``.
     """
 
     def __init__(
@@ -196,30 +193,30 @@ class TensorboardHook(BaseHook):
                 "TensorboardHook needs the package 'tensorboard': pip install 'stoker[tensorboard]'"
             ) from error
         if parallel_mode is not ParallelMode.GLOBAL:
-            raise ValueError(f"ranks are counted in ParallelMode.GLOBAL, got {parallel_mode}")
+            raise ValueError(f"parallel_mode must be ParallelMode.GLOBAL, got {parallel_mode}")
         self._make: Any = SummaryWriter
         self._dir = local_path(log_dir, "log_dir")
         self._ranks = [0] if dp_rank_0_only or tp_rank_0_only else ranks
         self._writer: Any = None
 
     def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """The metrics of the step."""
+        """Write the metrics of the step."""
         self._write(trainer, "train", epoch=False)
 
     def after_train_epoch(self, trainer: Any) -> None:
-        """The metrics of the epoch."""
+        """Write the metrics of the epoch."""
         self._write(trainer, "train", epoch=True)
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """The metrics of the test batch."""
+        """Write the metrics of the test batch."""
         self._write(trainer, "test", epoch=False)
 
     def after_test_epoch(self, trainer: Any) -> None:
-        """The metrics of the test."""
+        """Write the metrics of the test."""
         self._write(trainer, "test", epoch=True)
 
     def after_test(self, trainer: Any) -> None:
-        """Close the file after a test that is no part of a training."""
+        """Close the file after a test outside of training."""
         if trainer.run.task != "fit":
             self.after_train(trainer)
 
@@ -230,13 +227,13 @@ class TensorboardHook(BaseHook):
             self._writer = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing; but what was written before a checkpoint is on the disk with it."""
+        """Flush, so that a checkpoint never precedes its metrics on disk; return no state."""
         if self._writer is not None:
             self._writer.flush()
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
+        """Restore nothing."""
 
     def _write(self, trainer: Any, mode: str, *, epoch: bool) -> None:
         values = {
@@ -249,7 +246,7 @@ class TensorboardHook(BaseHook):
             return
         if self._writer is None:
             folder, suffix = self._dir / f"global_rank_{rank}", f"_rank_{rank}"
-            resumed = step if step > 1 else None  # what a killed run wrote beyond is passed over
+            resumed = step if step > 1 else None  # discards what a killed run wrote later
             self._writer = self._make(str(folder), filename_suffix=suffix, purge_step=resumed)
         for name, value in values.items():
             self._writer.add_scalar(f"{name}/{mode}", value, step)

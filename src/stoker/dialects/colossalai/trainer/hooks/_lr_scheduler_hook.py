@@ -1,4 +1,4 @@
-"""The hook that moves the learning rate."""
+"""`LRSchedulerHook`: step the LR scheduler."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from stoker.engine.checks import check_scheduler
 
 
 class LRSchedulerHook(MetricHook):
-    """Moves the learning rate after each update or each epoch, and shows the one in use as "LR".
+    """Step the LR scheduler after each update or epoch, and report the rate as the metric "LR".
 
-    The scheduler may be a dict that describes one; ``lr_scheduler_cfg`` is the older name of it.
+    The scheduler may be a dict that describes one; ``lr_scheduler_cfg`` is the older name.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LRSchedulerHook(MetricHook):
         self.by_epoch, self.store_lr_in_state = by_epoch, store_lr_in_state
 
     def after_hook_is_attached(self, trainer: Any) -> None:
-        """Give the scheduler to the engine, which moves and saves it."""
+        """Pass the scheduler to the engine, which steps and saves it."""
         super().after_hook_is_attached(trainer)
         core, run = trainer.engine.core, trainer.run
         if isinstance(self.lr_scheduler, Mapping):
@@ -49,5 +49,5 @@ class LRSchedulerHook(MetricHook):
             trainer.states["metrics"]["train"]["LR"] = self.metric
 
     def before_train_iter(self, trainer: Any) -> None:
-        """Note the rate in force."""
+        """Record the current rate."""
         self.metric.update(self._optimizer.param_groups[0]["lr"])

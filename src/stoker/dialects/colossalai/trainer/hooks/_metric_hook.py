@@ -1,4 +1,4 @@
-"""Hooks that gather metrics."""
+"""Hooks that compute metrics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from stoker.dialects.colossalai.trainer.metric import (
 
 
 class MetricHook(BaseHook):
-    """Base of hooks that gather a metric: put it into ``trainer.states['metrics']`` when attached.
+    """Base class of hooks that compute metrics and share them in ``trainer.states['metrics']``.
 
     Override `after_hook_is_attached`, call it with ``super()``, and add your `Metric` objects to
     ``trainer.states['metrics']['train']`` or ``['test']`` under their names.
@@ -22,12 +22,12 @@ class MetricHook(BaseHook):
     priority = 0
 
     def after_hook_is_attached(self, trainer: Any) -> None:
-        """Make the place for metrics."""
+        """Create ``trainer.states['metrics']``."""
         self.init_runner_states(trainer, "metrics", {"train": {}, "test": {}})
 
 
-class _Tested(MetricHook):
-    """Gathers a metric of that label over tests."""
+class _TestMetricHook(MetricHook):
+    """Compute a metric over tests, reported as `label`."""
 
     label = ""
 
@@ -42,32 +42,32 @@ class _Tested(MetricHook):
             trainer.states["metrics"][mode][self.label] = metric
 
     def before_test(self, trainer: Any) -> None:
-        """Start anew."""
+        """Reset the metric."""
         self.metrics["test"].reset()
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a test batch."""
+        """Add a test batch."""
         self.add("test", trainer, output, label, loss)
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in what an iteration made."""
+        """Add the result of an iteration."""
 
 
-class _Gathered(_Tested):
-    """The same over training, too."""
+class _TrainTestMetricHook(_TestMetricHook):
+    """Compute a metric over training and tests."""
 
     def before_train_epoch(self, trainer: Any) -> None:
-        """Start anew."""
+        """Reset the metric."""
         self.metrics["train"].reset()
 
     def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in a step; one that made no update spoils no mean."""
+        """Add a step, unless its update was skipped."""
         if trainer.run.updated:
             self.add("train", trainer, output, label, loss)
 
 
-class LossHook(_Gathered):
-    """The metric "Loss" of training and of tests."""
+class LossHook(_TrainTestMetricHook):
+    """Report the metric "Loss" of training and tests."""
 
     label = "Loss"
 
@@ -76,7 +76,7 @@ class LossHook(_Gathered):
         super().__init__(priority, train=self.train_loss, test=self.test_loss)
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in the loss."""
+        """Add the loss."""
         size = trainer.schedule.batch_size
         if loss is not None and size:
             self.metrics[mode].update(
@@ -84,8 +84,8 @@ class LossHook(_Gathered):
             )
 
 
-class AccuracyHook(_Tested):
-    """The metric "Accuracy" of tests; see `AccuracyMetric` for ``accuracy_func``."""
+class AccuracyHook(_TestMetricHook):
+    """Report the metric "Accuracy" of tests; see `AccuracyMetric` for ``accuracy_func``."""
 
     label = "Accuracy"
 
@@ -96,9 +96,9 @@ class AccuracyHook(_Tested):
         super().__init__(priority, test=self.metric)
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in outputs and labels."""
+        """Add outputs and labels."""
         if output is None and not trainer.returns_outputs:
-            raise ValueError("AccuracyHook needs outputs: leave out return_output_label=False")
+            raise ValueError("AccuracyHook needs outputs: remove return_output_label=False")
         if output is not None and trainer.schedule.batch_size:
             self.metrics[mode].update(output, label, trainer.schedule.batch_size)
 
@@ -107,7 +107,7 @@ Accuracy1DHook = Accuracy2DHook = Accuracy2p5DHook = AccuracyHook
 
 
 class Accuracy3DHook(AccuracyHook):
-    """The same; outputs come whole, however layers are split, so the modes change nothing."""
+    """An `AccuracyHook`; outputs are never split, so the modes have no effect."""
 
     def __init__(
         self, input_parallel_mode: Any = None, weight_parallel_mode: Any = None, priority: int = 10
@@ -115,8 +115,8 @@ class Accuracy3DHook(AccuracyHook):
         super().__init__(None, priority)
 
 
-class ThroughputHook(_Gathered):
-    """The metric "Throughput": samples per second; see `ThroughputMetric`."""
+class ThroughputHook(_TrainTestMetricHook):
+    """Report the metric "Throughput" in samples per second; see `ThroughputMetric`."""
 
     label = "Throughput"
     timed = True
@@ -133,7 +133,7 @@ class ThroughputHook(_Gathered):
         super().__init__(priority, train=train, test=test)
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Take in samples and seconds."""
+        """Add samples and seconds."""
         parts = 1 if self.metrics[mode].use_local else trainer.engine.core.parallel_model.data_ranks
         seconds = trainer.timer.get_timer(f"{mode}-step").get_elapsed_time()
         self.metrics[mode].update(sum(trainer.run.sizes) * parts, seconds)
