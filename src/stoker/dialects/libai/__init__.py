@@ -1,1 +1,1 @@
-"""LiBai's trainer on Stoker: a lazy config, four hook points, iterations."""
+"""The trainer of LiBai: lazy configs, four hook points, iterations."""

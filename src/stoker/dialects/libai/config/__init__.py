@@ -1,4 +1,4 @@
-"""Lazy configs: nodes that are edited, overridden and saved before anything is built."""
+"""Lazy configs, which can be edited, overridden and saved before anything is built."""
 
 from stoker.dialects.libai.config.arguments import default_argument_parser
 from stoker.dialects.libai.config.config import configurable, get_config, try_get_key

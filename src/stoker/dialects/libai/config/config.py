@@ -1,4 +1,4 @@
-"""Reading configs: those that come along, single keys, and classes made from one."""
+"""Read built-in configs and single keys, and build classes from a config."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,16 +13,16 @@ _SHIPPED = Path(__file__).parent.parent / "configs"
 
 
 def get_config(config_path: str) -> Any:
-    """A config that comes along: "common/train.py", "common/optim.py", "common/models/graph.py"."""
+    """Return a built-in config, such as "common/train.py" or "common/optim.py"."""
     if not (_SHIPPED / config_path).is_file():
         there = [str(path.relative_to(_SHIPPED)) for path in sorted(_SHIPPED.rglob("*.py"))]
         near = did_you_mean(config_path, there)
-        raise ValueError(f"there is no config {config_path!r}{near} (there is {', '.join(there)})")
+        raise ValueError(f"there is no config {config_path!r}{near} (configs: {', '.join(there)})")
     return LazyConfig.load(_SHIPPED / config_path)
 
 
 def try_get_key(cfg: Any, *keys: str, default: Any = None) -> Any:
-    """The value at the first of the dotted keys that the config has, or the default."""
+    """Return the value of the first dotted key that the config has, or the default."""
     for key in keys:
         value = cfg
         for part in key.split("."):
@@ -33,7 +33,7 @@ def try_get_key(cfg: Any, *keys: str, default: Any = None) -> Any:
 
 
 def configurable(init: Callable[..., None]) -> Callable[..., None]:
-    """Lets a class with ``from_config(cls, cfg) -> dict`` be made from a config alone."""
+    """Build a class with ``from_config(cls, cfg) -> dict`` from a config."""
 
     @wraps(init)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:

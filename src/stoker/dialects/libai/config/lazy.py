@@ -1,4 +1,4 @@
-"""`LazyCall`, `LazyConfig` and `instantiate`: Stoker's nodes under their older names."""
+"""`LazyCall`, `LazyConfig` and `instantiate`, on Stoker's config nodes."""
 
 import sys
 from collections.abc import Iterable
@@ -14,43 +14,43 @@ LazyCall = L
 
 
 class LazyConfig:
-    """Reads, changes and writes configs, all of them trees whose items are attributes."""
+    """Read, change and write configs."""
 
     @staticmethod
     def load(filename: str | Path, keys: str | tuple[str, ...] | None = None) -> Any:
-        """The config in a .py, .yaml or .yml file, or the parts of it that ``keys`` name."""
+        """Load a .py, .yaml or .yml file, or only the given ``keys`` of it."""
         tree = load(filename).tree
         if keys is None:
             return tree
         for key in (keys,) if isinstance(keys, str) else keys:
             if key not in tree:
-                raise ConfigError(f"'{filename}' has no {key!r} (there is {', '.join(tree)})")
+                raise ConfigError(f"'{filename}' has no {key!r} (keys: {', '.join(tree)})")
         return tree[keys] if isinstance(keys, str) else tuple(tree[key] for key in keys)
 
     @staticmethod
     def load_rel(filename: str, keys: str | tuple[str, ...] | None = None) -> Any:
-        """The same for a file whose place is told from that of the calling one."""
+        """Load a file relative to the calling file."""
         caller = Path(sys._getframe(1).f_code.co_filename)
         return LazyConfig.load(caller.parent / filename, keys)
 
     @staticmethod
     def apply_overrides(cfg: Any, overrides: Iterable[str]) -> Any:
-        """The config with ``["train.log_period=5"]`` done to it; unknown places are refused."""
+        """Apply overrides such as ``["train.log_period=5"]``; unknown keys are an error."""
         return Config(cfg).override(*overrides).tree
 
     @staticmethod
     def save(cfg: Any, filename: str | Path) -> None:
-        """Write YAML that `load` reads to an equal tree."""
+        """Write the config as YAML, which `load` reads back."""
         write_atomic(Path(filename), write(settled(cfg)))
 
     @staticmethod
     def to_py(cfg: Any, prefix: str = "cfg.") -> str:
-        """The config as lines of Python, for people."""
+        """Return the config as readable Python assignments."""
         return "".join(f"{prefix}{name} = {value!r}\n" for name, value in cfg.items())
 
 
 class _Builder(Builder):
-    """Minds ``_recursive_=False``: a node that is called with the nodes inside it as they are."""
+    """Handle ``_recursive_=False``, which passes inner nodes without building them."""
 
     def build(self, value: Any, path: str = "", **supplied: Any) -> Any:
         if not isinstance(value, Lazy) or "_recursive_" not in value:
@@ -62,9 +62,11 @@ class _Builder(Builder):
 
 
 def instantiate(cfg: Any, **kwargs: Any) -> Any:
-    """What a config describes, made inside out; ``kwargs`` replace arguments of the outermost."""
+    """Build a config, inner nodes first; ``kwargs`` override arguments of the outermost node."""
     if kwargs and not isinstance(cfg, Lazy):
-        raise TypeError(f"instantiate() got arguments for a {type(cfg).__name__}, no LazyCall node")
+        raise TypeError(
+            f"instantiate() got arguments for a {type(cfg).__name__}, expected a LazyCall"
+        )
     if kwargs:
         cfg = rebuilt(cfg, lambda item: item)
         cfg.update(kwargs)
@@ -72,12 +74,12 @@ def instantiate(cfg: Any, **kwargs: Any) -> Any:
 
 
 def supplied(node: Any, path: str, **values: Any) -> Any:
-    """What a node describes; it takes those of the values that it has an argument for."""
+    """Build a node, passing the values that it has arguments for."""
     return _Builder(Config({})).build(node, path, **values)
 
 
 def as_config(cfg: Any) -> Section:
-    """A copy of a config as nodes and sections, whatever plain dicts are in it."""
+    """Return a copy of a config with plain dicts converted to nodes and sections."""
     tree = settled(cfg, strict=False)
     assert isinstance(tree, Section)
     return tree

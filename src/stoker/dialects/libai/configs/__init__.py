@@ -1,1 +1,1 @@
-"""Configs to build on; `get_config` reads them."""
+"""Built-in configs; read them with `get_config`."""

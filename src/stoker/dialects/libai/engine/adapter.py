@@ -1,4 +1,4 @@
-"""How LiBai's hooks and steps take part in a Stoker run."""
+"""Run the hooks and steps of LiBai in a Stoker run."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 def adapted(hooks: Iterable[Any], base: type) -> list[Hook]:
-    """Hooks of LiBai's and of Stoker's, as Stoker calls them."""
+    """Return LiBai and Stoker hooks as Stoker hooks."""
     found: list[Hook] = []
     for hook, name in with_names(hooks):
         if isinstance(hook, Hook):
@@ -34,7 +34,7 @@ def _without_run(call: Any) -> Any:
 
 
 class Clock(Hook):
-    """Keeps the trainer's counters: the iteration in hand counts from 0."""
+    """Update the trainer's counters; the current iteration counts from 0."""
 
     same_on_all_ranks = True
     priority = 0
@@ -45,7 +45,7 @@ class Clock(Hook):
         self._periods: list[int] = []
 
     def before_train(self, run: Run) -> None:
-        """Begin where the run begins, which a checkpoint may have said."""
+        """Start at the step of the run, which may be that of a checkpoint."""
         trainer = self._trainer
         trainer.run, trainer.storage = run, run.events
         trainer.iter = trainer.start_iter = run.step
@@ -57,18 +57,18 @@ class Clock(Hook):
         _log.info(f"Starting training from iteration {run.step}")
 
     def before_epoch(self, run: Run) -> None:
-        """Measure how long batches take to come."""
+        """Measure the time spent waiting for batches."""
         assert run.feeder is not None
         run.feeder.timed, self._waited = True, run.feeder.waited
 
     def before_step(self, run: Run) -> None:
-        """An iteration begins."""
+        """Start an iteration."""
         assert run.feeder is not None
         waited, self._waited = run.feeder.waited - self._waited, run.feeder.waited
         self._trainer.iter, self._trainer.data_time = run.step, waited
 
     def after_step(self, run: Run) -> None:
-        """Samples are counted, and losses of all processes joined where a writer looks at them."""
+        """Count samples, and average losses over all processes if a writer is due."""
         storage = self._trainer.storage
         storage.samples = run.samples
         if storage.apart and (
@@ -79,17 +79,17 @@ class Clock(Hook):
             storage.share()
 
     def on_exception(self, run: Run) -> None:
-        """Say what went wrong."""
+        """Log the error."""
         _log.error("Exception during training:", exc_info=run.error)
 
     def after_train(self, run: Run) -> None:
-        """All iterations are done, if all went well."""
+        """Set the final iteration if training succeeded."""
         if run.error is None:
             self._trainer.iter = run.step
 
 
 class Window:
-    """The micro-batches of a step, as the iterator that ``run_step`` takes them from."""
+    """An iterator over the micro-batches of a step, for ``run_step``."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = list(batches)
@@ -99,21 +99,21 @@ class Window:
 
     def __next__(self) -> Any:
         if not self._batches:
-            raise RuntimeError("run_step took more batches than an iteration has (grad_acc_steps)")
+            raise RuntimeError("run_step used more batches than an iteration has (grad_acc_steps)")
         return self._batches.pop(0)
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def clear(self) -> None:
-        """All of them are taken."""
+        """Return whether all batches are used."""
         self._batches.clear()
 
 
 class Optimizer:
-    """The optimizer in the hands of a ``run_step`` that updates by itself.
+    """The optimizer for a ``run_step`` that updates the weights itself.
 
-    ``step`` clips, and is the update of the whole engine; ``clip_grad`` has nothing left to do.
+    ``step`` clips gradients and performs the update of the engine; ``clip_grad`` does nothing.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -124,10 +124,10 @@ class Optimizer:
         return getattr(self._engine.optimizer, name)
 
     def clip_grad(self) -> None:
-        """Left to `step`."""
+        """Do nothing; `step` clips."""
 
     def step(self) -> None:
-        """Clip, and change the parameters."""
+        """Clip gradients and update the parameters."""
         if self._engine.scaler is not None:
             raise RuntimeError(
                 "run_step calls backward() itself, and amp.enabled scales losses before that: "
@@ -137,7 +137,7 @@ class Optimizer:
 
 
 class Model:
-    """The model in such hands: it runs as the engine has it run, and else is the model."""
+    """The model for such a ``run_step``: calls go through the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -146,12 +146,12 @@ class Model:
         return getattr(self._engine.model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns."""
+        """Return the outputs of the model."""
         return self._engine(*args, **kwargs)
 
 
 class RunStep(Step):
-    """One iteration: the trainer's ``run_step``, as often as it takes to use up the window."""
+    """One iteration: call the trainer's ``run_step`` until the accumulation window is used."""
 
     def __init__(self, trainer: Any, inner: Any) -> None:
         self._trainer, self._inner = trainer, inner
@@ -162,7 +162,7 @@ class RunStep(Step):
         self.get_batch: Any = None
 
     def train(self, run: Run) -> bool | None:
-        """Let ``run_step`` do it."""
+        """Call ``run_step``."""
         inner, count = self._inner, len(run.batches)
         self._run, self._updated = run, True
         self._window = inner._data_loader_iter = Window(run.batches)
@@ -174,8 +174,8 @@ class RunStep(Step):
             if len(self._window) in (0, left):
                 return self._updated
 
-    def whole(self, get_batch: Any, device: str) -> None:
-        """The update as Stoker makes it, out of all batches that are left."""
+    def run_window(self, get_batch: Any, device: str) -> None:
+        """Perform Stoker's update over all remaining batches."""
         self.get_batch = lambda batch: get_batch(batch, device)
         self._updated = super().train(self._run) is not False
         self._window.clear()
@@ -184,7 +184,7 @@ class RunStep(Step):
             self._inner.write_metrics(_means(outputs), self._trainer.data_time)
 
     def forward(self, engine: Engine, batch: Any) -> Output:
-        """The losses that the model returns by name; those named so are summed up."""
+        """Return the outputs by name; those whose name has "loss" are summed."""
         data = self.get_batch(batch)
         found = engine(**data)
         losses = [value for name, value in found.items() if "loss" in name]
@@ -197,15 +197,15 @@ class RunStep(Step):
 
 
 def _means(outputs: list[Output]) -> dict[str, Any]:
-    """What the model returned by name, as means over the samples of the iteration."""
+    """Return the model's outputs by name, as means over the samples of the iteration."""
     if len(outputs) == 1:
         return {name: value for name, value in outputs[0].outputs.items() if value.ndim == 0}
     weights = [float(output.weight or 0) for output in outputs]
-    whole = sum(weights) or 1.0
+    total = sum(weights) or 1.0
     names = [name for name, value in outputs[0].outputs.items() if value.ndim == 0]
     return {
         name: sum(
-            one.outputs[name].detach() * (weight / whole)
+            one.outputs[name].detach() * (weight / total)
             for one, weight in zip(outputs, weights, strict=True)
         )
         for name in names
@@ -213,7 +213,7 @@ def _means(outputs: list[Output]) -> dict[str, Any]:
 
 
 class Anchor(nn.Module):
-    """Stands where a trainer has no model of its own to show."""
+    """A placeholder for a trainer without a model."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`DefaultTrainer`: everything from a config, each part at a point that can be overridden."""
+"""`DefaultTrainer`: build a training from a config; every ``build_`` method can be overridden."""
 
 import argparse
 import logging
@@ -44,7 +44,7 @@ _log = logging.getLogger("libai.default")
 
 
 def default_setup(cfg: Any, args: argparse.Namespace) -> None:
-    """Make ready what a run needs around it, as the command line says.
+    """Set up logging, the config and the seed from the command line.
 
     Processes are connected, the log and ``config.yaml`` are in the output folder, batch sizes
     agree, random numbers are seeded.
@@ -66,11 +66,11 @@ def default_setup(cfg: Any, args: argparse.Namespace) -> None:
         try:
             LazyConfig.save(cfg, folder / "config.yaml")
         except ConfigError as error:  # a class of the script itself, for one
-            _log.warning(f"config.yaml is not written: {error}")
+            _log.warning(f"config.yaml was not written: {error}")
 
 
 def prepared(cfg: Any) -> Section:
-    """The ``train`` section, whole, with batch sizes that agree; what is not known is refused."""
+    """Return the completed ``train`` section; unknown keys are an error."""
     for name, file in (("train", "common/train.py"), ("graph", "common/models/graph.py")):
         known = get_config(file)[name]
         given = as_config(cfg.get(name, {}))
@@ -79,15 +79,17 @@ def prepared(cfg: Any) -> Section:
         cfg[name] = known
     train: Section = cfg["train"]
     if cfg["graph"]["debug"] >= 0:
-        raise ValueError("graph.debug is not there: set TORCH_LOGS in the environment instead")
+        raise ValueError("graph.debug is not supported: set TORCH_LOGS in the environment instead")
     if train["zero_optimization"]["stage"] not in (1, 2, 3):
-        raise ValueError(f"zero_optimization.stage is 1 to 3, got {train.zero_optimization.stage}")
+        raise ValueError(
+            f"zero_optimization.stage must be 1, 2 or 3, got {train.zero_optimization.stage}"
+        )
     names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
-    micro, accumulate, whole = (train[name] for name in names)
-    if micro is None and whole is None:
-        raise ValueError("give train.train_micro_batch_size or train.global_batch_size")
+    micro, accumulate, total = (train[name] for name in names)
+    if micro is None and total is None:
+        raise ValueError("set train.train_micro_batch_size or train.global_batch_size")
     try:
-        sizes = batch_sizes(micro, accumulate, whole, layout_of(train).data_ranks)
+        sizes = batch_sizes(micro, accumulate, total, layout_of(train).data_ranks)
     except ValueError as error:
         text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
         text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
@@ -100,9 +102,7 @@ def _check_known(given: Section, known: Section, at: str) -> None:
     for name, value in given.items():
         if name not in known:
             near = did_you_mean(name, known)
-            raise ValueError(
-                f"{at} has no {name!r}{near}; keys of your own go into another section"
-            )
+            raise ValueError(f"{at} has no {name!r}{near}; put your own keys into another section")
         inside = known[name]
         if isinstance(inside, Section) and not isinstance(inside, Lazy):
             _check_known(as_config(value), inside, f"{at}.{name}")
@@ -110,12 +110,12 @@ def _check_known(given: Section, known: Section, at: str) -> None:
 
 @cache
 def _takes_device(run_step: Callable[..., None]) -> bool:
-    """Whether a ``run_step`` takes the device beside ``get_batch``, which not all pages show."""
+    """Return whether a ``run_step`` takes the device in addition to ``get_batch``."""
     return len(signature(run_step).parameters) > 2
 
 
 class DefaultTrainer(TrainerBase):
-    """Trains what a config describes: model, graph, train, optim, dataloader, tokenization.
+    """Train from a config with model, graph, train, optim, dataloader and tokenization.
 
     Args:
         cfg: as `LazyConfig.load` gives it; its ``train`` and ``graph`` are filled up.
@@ -154,7 +154,7 @@ class DefaultTrainer(TrainerBase):
         self.register_hooks(self.build_hooks())
 
     def resume_or_load(self, resume: bool = True) -> None:
-        """The weights of the last checkpoint, or of ``train.load_weight``; the rest with `train`.
+        """Load weights of the last checkpoint or ``train.load_weight``; `train` loads the rest.
 
         Without ``resume`` a folder that holds a run already is refused by `train`.
         """
@@ -162,16 +162,16 @@ class DefaultTrainer(TrainerBase):
         if resume and self.checkpointer.has_checkpoint():
             self.start_iter = found.get("iteration", -1) + 1
         elif self.cfg["train"]["resume"]:
-            _log.info(f"no checkpoint in '{self.checkpointer.save_dir}': beginning anew")
+            _log.info(f"no checkpoint in '{self.checkpointer.save_dir}': starting from scratch")
 
     def train(self) -> Any:  # type: ignore[override]
-        """Train, and give the last results of evaluation."""
-        goes_on = self.resume() == "auto" and self.checkpointer.has_checkpoint()
-        super().train(0 if goes_on else self.start_iter, self.cfg["train"]["train_iter"])
+        """Train, and return the last evaluation results."""
+        resumes = self.resume() == "auto" and self.checkpointer.has_checkpoint()
+        super().train(0 if resumes else self.start_iter, self.cfg["train"]["train_iter"])
         return self._results
 
     def run_step(self) -> None:
-        """One iteration, by the inner trainer."""
+        """Run one iteration of the inner trainer."""
         self._trainer.iter = self._number
         if _takes_device(type(self._trainer).run_step):
             self._trainer.run_step(self.get_batch, self.cfg["train"]["input_placement_device"])
@@ -179,20 +179,20 @@ class DefaultTrainer(TrainerBase):
             self._trainer.run_step(self.get_batch)
 
     def run_step_of(self, inner: Any, number: int) -> None:
-        """The same, with the number that the inner trainer counts by."""
+        """Run one iteration with the counter of the inner trainer."""
         self._number = number
         self.run_step()
 
     def inner(self) -> Any:
-        """What has the model, the data and the step."""
+        """Return the trainer that holds the model, the data and the step."""
         return self._trainer
 
     def resume(self) -> str:
-        """``train.resume=False`` begins anew."""
+        """Return the ``resume`` argument; ``train.resume=False`` starts from scratch."""
         return "never" if self.cfg["train"]["resume"] is False else "auto"
 
     def engine_options(self) -> dict[str, Any]:
-        """Device, precision and layout, as the config says."""
+        """Return device, precision and layout of the config."""
         train = self.cfg["train"]
         return {
             "device": device_of(train["input_placement_device"]),
@@ -204,20 +204,20 @@ class DefaultTrainer(TrainerBase):
     def get_batch(
         cls, data: Any, input_placement_device: str = "cuda", mixup_func: Any = None
     ) -> Any:
-        """A batch as the keyword arguments of the model."""
+        """Return a batch as keyword arguments of the model."""
         return plain_batch(data, input_placement_device, mixup_func)
 
     # What is built, in this order
 
     @classmethod
     def build_tokenizer(cls, cfg: Any) -> Any:
-        """That of ``tokenization.tokenizer``, if there is one."""
+        """Build ``tokenization.tokenizer``, if it is set."""
         node = try_get_key(cfg, "tokenization.tokenizer", "tokenization")
         return instantiate(node) if isinstance(node, Lazy) else None
 
     @classmethod
     def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
-        """The loader of ``dataloader.train``, or three: for training, validation and test."""
+        """Build ``dataloader.train``: one loader, or three for training, validation and test."""
         size = cfg["train"]["train_micro_batch_size"]
         own = {"batch_size": size, "train_batch_size": size, "seed": cfg["train"]["seed"]}
         others = {"test_batch_size": cfg["train"]["test_micro_batch_size"], "tokenizer": tokenizer}
@@ -225,7 +225,7 @@ class DefaultTrainer(TrainerBase):
 
     @classmethod
     def build_test_loader(cls, cfg: Any, tokenizer: Any = None) -> list[Any]:
-        """The loaders of ``dataloader.test``."""
+        """Build the loaders of ``dataloader.test``."""
         nodes = cfg["dataloader"].get("test") or []
         size = cfg["train"]["test_micro_batch_size"]
         own = {"batch_size": size, "test_batch_size": size, "tokenizer": tokenizer}
@@ -237,7 +237,7 @@ class DefaultTrainer(TrainerBase):
 
     @classmethod
     def auto_scale_hyperparams(cls, cfg: Any, data_loader: Any) -> None:
-        """Epochs and shares of the run as iterations; the scheduler knows how many there are."""
+        """Convert epochs and fractions of the run to iterations."""
         train = cfg["train"]
 
         def iterations(epochs: float) -> int:
@@ -258,12 +258,14 @@ class DefaultTrainer(TrainerBase):
         if "milestones" in scheduler:
             shares = scheduler["milestones"]
             if not all(0 <= share < 1 for share in shares):
-                raise ValueError(f"milestones are shares of the run, from 0 to 1, got {shares}")
+                raise ValueError(
+                    f"milestones must be fractions of the run, from 0 to 1, got {shares}"
+                )
             scheduler["milestones"] = [int(share * last) for share in shares]
 
     @classmethod
     def build_model(cls, cfg: Any) -> nn.Module:
-        """The model, which recomputes activations where the config says so."""
+        """Build the model, with activation checkpointing if it is configured."""
         model = instantiate(cfg["model"])
         assert isinstance(model, nn.Module)
         if cfg["train"]["activation_checkpoint"]["enabled"]:
@@ -284,12 +286,12 @@ class DefaultTrainer(TrainerBase):
         lr_scheduler: Any = None,
         is_train: bool = True,
     ) -> Graph:
-        """The model as `torch.compile` runs it."""
+        """Return the compiled model."""
         return Graph(model, optimizer if is_train else None, cfg["graph"]["backend"])
 
     @classmethod
     def build_optimizer(cls, cfg: Any, model: nn.Module) -> Any:
-        """The optimizer of ``optim`` over the model's parameters."""
+        """Build the optimizer of ``optim`` for the model's parameters."""
         params = cfg["optim"].get("params")
         if isinstance(params, Lazy):
             return instantiate(cfg["optim"], params=instantiate(params, model=model))
@@ -297,18 +299,18 @@ class DefaultTrainer(TrainerBase):
 
     @classmethod
     def build_lr_scheduler(cls, cfg: Any, optimizer: Any) -> Any:
-        """The scheduler of ``train.scheduler``."""
+        """Build ``train.scheduler``."""
         return instantiate(cfg["train"]["scheduler"], optimizer=optimizer)
 
     @classmethod
     def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
-        """The evaluator of ``train.evaluation``."""
+        """Build the evaluator of ``train.evaluation``."""
         evaluator = instantiate(cfg["train"]["evaluation"]["evaluator"])
         assert isinstance(evaluator, DatasetEvaluator)
         return evaluator
 
     def build_hooks(self) -> list[Any]:
-        """Timer, learning rate, checkpoints, evaluation, the best, writers."""
+        """Build the hooks: timer, learning rate, checkpoints, evaluation, best model, writers."""
         train = self.cfg["train"]
         kept, compute_loss = train["checkpointer"], train["evaluation"]
         found: list[Any] = [hooks.IterationTimer(), hooks.LRScheduler()]
@@ -338,7 +340,7 @@ class DefaultTrainer(TrainerBase):
         return found
 
     def build_writers(self) -> list[Any]:
-        """The console, ``metrics.json`` and TensorBoard."""
+        """Build the writers: console, ``metrics.json`` and TensorBoard."""
         train = self.cfg["train"]
         folder = local_path(train["output_dir"], "train.output_dir")
         return [
@@ -355,7 +357,7 @@ class DefaultTrainer(TrainerBase):
         model: nn.Module,
         evaluator: DatasetEvaluator | None = None,
     ) -> Any:
-        """The results on each data set by its class's name, or alone where there is one."""
+        """Return the results by the class name of each dataset, or directly if there is one."""
         train, found = cfg["train"], {}
         judge = evaluator or cls.build_evaluator(cfg)
         size = train["test_micro_batch_size"] * layout_of(train).data_ranks

@@ -1,4 +1,4 @@
-"""The hooks that come along."""
+"""The built-in hooks."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ _POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 class CallbackHook(HookBase):
-    """Plain functions as a hook; each takes the trainer."""
+    """A hook of plain functions, which take the trainer."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CallbackHook(HookBase):
 
 
 class IterationTimer(HookBase):
-    """``time``: the seconds of an iteration, its data included; the sum of it at the end."""
+    """Report ``time``, the seconds per iteration including data, and the total at the end."""
 
     def __init__(self, warmup_iter: int = 3) -> None:
         self._warmup = warmup_iter
@@ -56,16 +56,16 @@ class IterationTimer(HookBase):
         self._first = self._start = 0
 
     def before_train(self) -> None:
-        """Begin."""
+        """Start timing."""
         self._start, self._first, self._spent = self.trainer.iter, 0, 0.0
         self._since = perf_counter()
 
     def before_step(self) -> None:
-        """Begin an iteration."""
+        """Start timing an iteration."""
         self._began = perf_counter()
 
     def after_step(self) -> None:
-        """End it; the first ones warm up and do not count."""
+        """Stop timing an iteration; the first ones are warmup."""
         if self.trainer.iter - self._start < self._warmup:
             return
         seconds = perf_counter() - self._began + self.trainer.data_time
@@ -73,30 +73,30 @@ class IterationTimer(HookBase):
         self._first, self._spent = self._first + 1, self._spent + seconds
 
     def after_train(self) -> None:
-        """Say how long it took."""
-        whole = perf_counter() - self._since
+        """Log the total time."""
+        total = perf_counter() - self._since
         if self._first:
-            took, each = timedelta(seconds=int(self._spent)), self._spent / self._first
+            spent, each = timedelta(seconds=int(self._spent)), self._spent / self._first
             _log.info(
-                f"Overall training speed: {self._first} iterations in {took} ({each:.4f} s / it)"
+                f"Overall training speed: {self._first} iterations in {spent} ({each:.4f} s / it)"
             )
-        others = timedelta(seconds=int(max(0.0, whole - self._spent)))
-        _log.info(f"Total training time: {timedelta(seconds=int(whole))} ({others} on hooks)")
+        others = timedelta(seconds=int(max(0.0, total - self._spent)))
+        _log.info(f"Total training time: {timedelta(seconds=int(total))} ({others} on hooks)")
 
 
 class LRScheduler(HookBase):
-    """Puts ``lr`` as it was used, then moves the scheduler. Those of the trainer if not given."""
+    """Report ``lr`` and step the scheduler; by default those of the trainer."""
 
     def __init__(self, optimizer: Any = None, scheduler: Any = None) -> None:
         self._optimizer, self._scheduler = optimizer, scheduler
 
     @property
     def scheduler(self) -> Any:
-        """What moves the rate."""
+        """Return the scheduler."""
         return self._scheduler if self._scheduler is not None else self.trainer.lr_scheduler
 
     def after_step(self) -> None:
-        """Put and move; not after an update that was left out."""
+        """Report and step, except after a skipped update."""
         trainer = self.trainer
         groups = (trainer.optimizer if self._optimizer is None else self._optimizer).param_groups
         largest = groups[0]
@@ -107,16 +107,16 @@ class LRScheduler(HookBase):
             self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the scheduler."""
+        """Return the state of the scheduler."""
         return dict(self.scheduler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give it back."""
+        """Restore the state of the scheduler."""
         self.scheduler.load_state_dict(state)
 
 
 class PeriodicCheckpointer(stock.Checkpoint):
-    """Saves the run every so many iterations and at the end, as Stoker does.
+    """Save a checkpoint every ``period`` iterations and at the end.
 
     The names ``model_0000009`` and ``model_final`` beside it lead to the checkpoints, and
     ``last_checkpoint`` names the newest.
@@ -133,7 +133,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
         file_prefix: str = "model",
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
-            raise ValueError(f"max_to_keep is a number from 1, or None for all, got {max_to_keep}")
+            raise ValueError(f"max_to_keep must be at least 1, or None for all, got {max_to_keep}")
         super().__init__(period, keep=None, folder=checkpointer.save_dir / files.CHECKPOINTS)
         self._checkpointer, self._period, self._max_iter = checkpointer, int(period), max_iter
         self._to_keep, self._prefix = max_to_keep, file_prefix
@@ -144,7 +144,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
         return super().folder_for(run) if self._checkpointer.save_to_disk else None
 
     def saved(self, path: Path) -> None:
-        """Give it its names, and let go of those that are too many."""
+        """Link the checkpoint's names, and delete the oldest checkpoints."""
         self._remove_old(path.parent)
         step, names = step_in_name(path.name) or 0, []
         if step and step % self._period == 0:
@@ -161,7 +161,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
             self._checkpointer.tag_last_checkpoint(names[-1])
 
     def _remove_old(self, folder: Path) -> None:
-        """Keep the newest by period, and the newest of all; the end of an earlier run goes."""
+        """Keep the newest periodic checkpoints and the newest of all."""
         paths = Checkpoints(folder).list()
         steps = [step_in_name(path.name) or 0 for path in paths]
         periodic = [step for step in steps if step and step % self._period == 0]
@@ -172,7 +172,7 @@ class PeriodicCheckpointer(stock.Checkpoint):
 
 
 class EvalHook(HookBase):
-    """Evaluates every so many iterations, and at the end of the last.
+    """Evaluate every ``eval_period`` iterations and after the last.
 
     Results, whose names may be nested, reach the storage, ``run.metrics`` and writers at once.
     """
@@ -194,19 +194,19 @@ class EvalHook(HookBase):
                 self.trainer.run.record(name, float(value))
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"eval_function returned {name!r}: {value!r}, no number"
+                    f"eval_function returned {name!r}: {value!r}, expected a number"
                 ) from error
         self.trainer.flush()
 
 
 def is_due(trainer: Any, period: int) -> bool:
-    """Whether an iteration is one of the period, or the last."""
+    """Return whether a period is due at an iteration, or it is the last."""
     done = trainer.iter + 1
     return bool(done == trainer.max_iter or (period > 0 and done % period == 0))
 
 
 class BestCheckpointer(HookBase):
-    """Saves ``model_best`` when a result is better than all before; stands after `EvalHook`."""
+    """Save ``model_best`` when a result is the best so far; place it after `EvalHook`."""
 
     def __init__(
         self,
@@ -217,20 +217,20 @@ class BestCheckpointer(HookBase):
         file_prefix: str = "model_best",
     ) -> None:
         if mode not in ("max", "min"):
-            raise ValueError(f"mode is 'max' or 'min', got {mode!r}")
+            raise ValueError(f"mode must be 'max' or 'min', got {mode!r}")
         self._period, self._checkpointer, self._metric = eval_period, checkpointer, val_metric
         self._sign, self._name = (1 if mode == "max" else -1), file_prefix
         self.best: float | None = None
 
     def after_step(self) -> None:
-        """Look at the result of this iteration, if there is one."""
+        """Check the result of this iteration, if there is one."""
         if not is_due(self.trainer, self._period):
             return
         results = self.trainer.run.metrics
         if self._metric not in results:
             near = did_you_mean(self._metric, results)
-            there = f"(there is {', '.join(results) or 'nothing'})"
-            _log.warning(f"no evaluation has given {self._metric!r}{near} {there}")
+            there = f"(results: {', '.join(results) or 'none'})"
+            _log.warning(f"no evaluation has returned {self._metric!r}{near} {there}")
             return
         value = results[self._metric]
         better = self.best is None or self._sign * value > self._sign * self.best
@@ -239,16 +239,16 @@ class BestCheckpointer(HookBase):
             self._checkpointer.write(self._name, iteration=self.trainer.iter, best=value)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best so far."""
+        """Return the best result so far."""
         return {"best": self.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the best result so far."""
         self.best = state["best"]
 
 
 class PeriodicWriter(stock.Write):
-    """Writers that write every so many iterations, at the end, and when results come."""
+    """Write every ``period`` iterations, at the end, and when there are results."""
 
     def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
         given = list(writers)
@@ -259,4 +259,4 @@ class PeriodicWriter(stock.Write):
         self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
 
     def after_epoch(self, run: Run) -> None:
-        """Nothing: there are no epochs."""
+        """Do nothing, because there are no epochs."""

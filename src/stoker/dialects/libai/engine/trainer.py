@@ -1,4 +1,4 @@
-"""The trainers: a loop of iterations that is Stoker's, with hooks at four points of it."""
+"""The trainers: Stoker's loop in iterations, with hooks at four points."""
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from stoker.hooks import Write
 
 
 class HookBase:
-    """Code at four points; `trainer` is the one that it is registered with."""
+    """Code at four points of training; `trainer` is the trainer it is registered with."""
 
     trainer: Any = None
 
@@ -22,7 +22,7 @@ class HookBase:
         """Called before the first iteration."""
 
     def after_train(self) -> None:
-        """Called after the last iteration, well or not."""
+        """Called after the last iteration, even after a failure."""
 
     def before_step(self) -> None:
         """Called before each iteration."""
@@ -35,7 +35,7 @@ class TrainerBase:
     """Iterations ``start_iter`` to ``max_iter``, each a `run_step` between two hook points.
 
     Attributes:
-        iter: the iteration in hand, counted from 0; ``max_iter`` after a run that went well.
+        iter: the current iteration, from 0; ``max_iter`` after a successful run.
         start_iter, max_iter: where it begins and ends.
         storage: the numbers of the run.
         data_time: the seconds that this iteration has waited for its data.
@@ -49,7 +49,7 @@ class TrainerBase:
         self._hooks: list[HookBase | Hook] = []
 
     def register_hooks(self, hooks: Iterable[HookBase | Hook | None]) -> None:
-        """Add hooks, which run in this order; Stoker's own may be among them."""
+        """Add hooks, which run in this order; Stoker hooks are allowed."""
         for hook in hooks:
             if hook is None:
                 continue
@@ -60,7 +60,7 @@ class TrainerBase:
             self._hooks.append(hook)
 
     def train(self, start_iter: int, max_iter: int) -> Any:
-        """Train from one iteration to another, or from where the last checkpoint is."""
+        """Train from ``start_iter`` to ``max_iter``, or resume from the last checkpoint."""
         self.iter = self.start_iter = start_iter
         self.max_iter = max_iter
         inner = self.inner()
@@ -74,7 +74,7 @@ class TrainerBase:
             inner.__dict__.update({name: one for name, one in given.items() if one is not None})
 
     def run_step(self) -> None:
-        """What one iteration does: override it."""
+        """Run one iteration; override it."""
         raise NotImplementedError(f"{type(self).__name__} has no run_step(self)")
 
     @staticmethod
@@ -94,7 +94,7 @@ class TrainerBase:
                 storage.put_apart(name, value)
 
     def flush(self) -> None:
-        """Have the writers write what is new, whatever their period; all processes call it."""
+        """Write all new events now; every process must call it."""
         self.storage.share()
         for hook in self._hooks:
             if isinstance(hook, Write):
@@ -103,19 +103,19 @@ class TrainerBase:
     # How it stands on Stoker
 
     def inner(self) -> Any:
-        """The trainer that has the model, the data and the step."""
+        """Return the trainer that holds the model, the data and the step."""
         return self
 
     def resume(self) -> str:
-        """Whether to go on from a checkpoint, if there is one: as ``Trainer.fit`` takes it."""
+        """Return the ``resume`` argument of ``Trainer.fit``."""
         return "auto"
 
     def engine_options(self) -> dict[str, Any]:
-        """How the engine runs the model."""
+        """Return the options of the engine."""
         return {}
 
     def run_step_of(self, inner: Any, number: int) -> None:
-        """One call of `run_step`, of which an iteration has as many as it has micro-batches."""
+        """Call `run_step` once; an iteration calls it once per micro-batch."""
         self.run_step()
 
     def _stoker(self, inner: Any, start_iter: int) -> tuple[Trainer, Any]:
@@ -139,7 +139,9 @@ class TrainerBase:
         )
         windows = {w for hook in self._hooks for w in getattr(hook, "windows", ())}
         if len(windows) > 1:
-            raise ValueError(f"writers smooth over {sorted(windows)} values, expected one number")
+            raise ValueError(
+                f"writers have different smoothing windows {sorted(windows)}, expected one"
+            )
         storage = EventStorage(start_iter, window=windows.pop() if windows else 20)
         storage.engine = engine
         trainer.run.events, trainer.run.step = storage, start_iter
@@ -156,7 +158,7 @@ def _runs_itself(inner: Any) -> bool:
 
 
 def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any = None) -> Any:
-    """A batch as the keyword arguments of the model."""
+    """Return a batch as keyword arguments of the model."""
     if type(data) is dict and mixup_func is None:
         return data
     if hasattr(data, "get_fields"):
@@ -173,7 +175,7 @@ def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any
 
 
 class EagerTrainer(TrainerBase):
-    """Runs a model whose forward, called with a batch as keyword arguments, returns its losses.
+    """Train a model whose forward takes a batch as keyword arguments and returns its losses.
 
     ``grad_acc_steps`` batches make one iteration; ``data_loader.mixup_func``, if there is one,
     mixes them.
@@ -189,7 +191,7 @@ class EagerTrainer(TrainerBase):
         model.train()
 
     def run_step_of(self, inner: Any, number: int) -> None:
-        """The same where no other trainer stands around it."""
+        """Run one iteration of a standalone trainer."""
         at, self.iter = self.iter, number
         self.run_step(plain_batch)
         self.iter = at
@@ -197,25 +199,25 @@ class EagerTrainer(TrainerBase):
     def run_step(  # type: ignore[override]
         self, get_batch: Callable[..., Any], input_placement_device: str = "cuda"
     ) -> None:
-        """Forward, backward and update over the batches of the iteration."""
+        """Run forward, backward and update for the batches of the iteration."""
         mixup = getattr(self.data_loader, "mixup_func", None)
         if mixup is None:
-            self.stoker_step.whole(get_batch, input_placement_device)
+            self.stoker_step.run_window(get_batch, input_placement_device)
         else:
-            self.stoker_step.whole(
+            self.stoker_step.run_window(
                 lambda data, device: get_batch(data, device, mixup), input_placement_device
             )
 
 
 class Graph:
-    """A model to be compiled, with the optimizer that trains it."""
+    """A model to compile, with its optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: Any = None, backend: str = "inductor") -> None:
         self.model, self.optimizer, self.backend = model, optimizer, backend
 
 
 class GraphTrainer(EagerTrainer):
-    """The same with the model run through `torch.compile`."""
+    """An `EagerTrainer` whose model is compiled with `torch.compile`."""
 
     def __init__(self, graph: Graph, data_loader: Any, grad_acc_steps: int = 1) -> None:
         super().__init__(graph.model, data_loader, graph.optimizer, grad_acc_steps)

@@ -1,4 +1,4 @@
-"""Evaluators, and how a data set goes through them."""
+"""Evaluators, and evaluation of a dataset."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,54 +15,54 @@ _log = logging.getLogger("libai.evaluation")
 
 
 class DatasetEvaluator:
-    """Judges what a model makes of a data set: `reset`, `process` each batch, `evaluate`."""
+    """Evaluate a model on a dataset: `reset`, `process` each batch, `evaluate`."""
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all batches."""
 
     def process(self, inputs: Any, outputs: Any) -> None:
-        """Take in a batch and what the model made of it."""
+        """Add a batch and its outputs."""
 
     def evaluate(self) -> Any:
-        """The results, by name; they may be nested."""
+        """Return the results by name; they may be nested."""
 
 
 class DatasetEvaluators(DatasetEvaluator):
-    """Several evaluators as one; two results of one name are refused."""
+    """Combine several evaluators; their results must have different names."""
 
     def __init__(self, evaluators: Iterable[DatasetEvaluator]) -> None:
         self._evaluators = list(evaluators)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all batches."""
         for one in self._evaluators:
             one.reset()
 
     def process(self, inputs: Any, outputs: Any) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         for one in self._evaluators:
             one.process(inputs, outputs)
 
     def evaluate(self) -> dict[str, Any]:
-        """The results of all."""
+        """Return the results of all evaluators."""
         found: dict[str, Any] = {}
         for one in self._evaluators:
             for name, value in (one.evaluate() or {}).items():
                 if name in found:
-                    raise ValueError(f"two evaluators give {name!r}: rename one of the results")
+                    raise ValueError(f"two evaluators return {name!r}: rename one of the results")
                 found[name] = value
         return found
 
 
 class ClsEvaluator(DatasetEvaluator):
-    """``Acc@k`` in percent, of "prediction_scores" against "labels"."""
+    """Report ``Acc@k`` in percent, from "prediction_scores" and "labels"."""
 
     def __init__(self, topk: tuple[int, ...] = (1, 5)) -> None:
         self._topk = topk
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all batches."""
         self._hits, self._total = dict.fromkeys(self._topk, 0), 0
 
     def process(self, inputs: Any, outputs: Any) -> None:
@@ -74,23 +74,23 @@ class ClsEvaluator(DatasetEvaluator):
         self._total += len(labels)
 
     def evaluate(self) -> dict[str, float]:
-        """The shares."""
+        """Return the accuracies."""
         return {f"Acc@{k}": 100 * hits / max(1, self._total) for k, hits in self._hits.items()}
 
 
 class RegEvaluator(DatasetEvaluator):
-    """Pearson's and Spearman's correlation of "prediction_scores" and "labels", and their mean."""
+    """Report the Pearson and Spearman correlations of "prediction_scores" and "labels"."""
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all batches."""
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def process(self, inputs: Any, outputs: Any) -> None:
-        """Keep a batch."""
+        """Add a batch."""
         self._pairs.append((outputs["prediction_scores"].flatten(), inputs["labels"].flatten()))
 
     def evaluate(self) -> dict[str, float]:
-        """The correlations."""
+        """Return the correlations and their mean."""
         both = torch.stack([torch.cat(one).double() for one in zip(*self._pairs, strict=True)])
         ranks = torch.stack([_ranks(one) for one in both])
         pearson, spearman = (float(torch.corrcoef(one)[0, 1]) for one in (both, ranks))
@@ -98,7 +98,7 @@ class RegEvaluator(DatasetEvaluator):
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """The place of each value in their order; equal ones share the mean of their places."""
+    """Return the rank of each value; ties get the mean of their ranks."""
     _, group, counts = torch.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     places: Tensor = last - (counts - 1) / 2
@@ -106,28 +106,28 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 class PPLEvaluator(DatasetEvaluator):
-    """Perplexity: the exponential of the mean loss over all samples, for each loss by name."""
+    """Report the perplexity: the exponential of the mean of each loss over all samples."""
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all batches."""
         self._means: dict[str, metrics.Mean] = {}
 
     def process(self, inputs: Any, outputs: Any) -> None:
-        """Take in the losses of a batch."""
+        """Add the losses of a batch."""
         size = next(iter(inputs.values())).shape[0]
         for name, loss in outputs.items():
             if "loss" in name:
                 self._means.setdefault(name, metrics.Mean()).update(loss, size)
 
     def evaluate(self) -> dict[str, float]:
-        """``PPL``, or one for each loss where there are several."""
+        """Return ``PPL``, or ``PPL/<loss>`` if there are several losses."""
         several = len(self._means) > 1
         found = {name: torch.as_tensor(one.compute()) for name, one in self._means.items()}
         return {f"PPL/{n}" if several else "PPL": float(mean.exp()) for n, mean in found.items()}
 
 
-class _Judge(Hook):
-    """Shows an evaluator in the first process the batches of all."""
+class _EvaluatorHook(Hook):
+    """Pass the batches of all processes to an evaluator on rank 0."""
 
     same_on_all_ranks = True
 
@@ -143,8 +143,8 @@ class _Judge(Hook):
                 self._evaluator.process(*pair)
 
 
-class _Look(Step):
-    """The model on a batch as keyword arguments."""
+class _EvalStep(Step):
+    """Run the model with a batch as keyword arguments."""
 
     def __init__(self, get_batch: Callable[..., Any], device: str) -> None:
         self._get_batch, self._device = get_batch, device
@@ -163,26 +163,28 @@ def inference_on_dataset(
     input_placement_device: str = "cuda",
     evaluator: DatasetEvaluator | None = None,
 ) -> Any:
-    """What an evaluator says of a model on at most ``eval_iter`` batches; random numbers stay.
+    """Evaluate a model on at most ``eval_iter`` batches without changing random states.
 
     The model is in evaluation mode meanwhile, and afterwards as before, whatever happens.
     ``batch_size`` is that of all processes together, for the log.
     """
-    judge = evaluator or DatasetEvaluator()
+    chosen = evaluator or DatasetEvaluator()
     engine = _engine_of(model) or Engine(model, device=device_of(input_placement_device))
-    trainer = Trainer(engine, [_Judge(judge)], step=_Look(get_batch, input_placement_device))
+    trainer = Trainer(
+        engine, [_EvaluatorHook(chosen)], step=_EvalStep(get_batch, input_placement_device)
+    )
     length = len(data_loader) if hasattr(data_loader, "__len__") else None
     limit = int(eval_iter) if length is None else min(int(eval_iter), length)
     _log.info(f"evaluating {length or 'a stream of'} batches of {batch_size}, at most {limit}")
-    judge.reset()
+    chosen.reset()
     trainer.evaluate(data_loader, limit_batches=limit)
     with dist.alone():
-        results = judge.evaluate() if dist.is_main() else None
+        results = chosen.evaluate() if dist.is_main() else None
     return dist.broadcast_object(results, 0) or {}
 
 
 def _engine_of(model: nn.Module) -> Engine | None:
-    """The one that trains the model, if a run is in progress."""
+    """Return the engine that trains the model, if a run is in progress."""
     with suppress(RuntimeError):
         engine = getattr(events.get_event_storage(), "engine", None)
         return engine if engine is not None and engine.model is model else None
@@ -190,12 +192,12 @@ def _engine_of(model: nn.Module) -> Engine | None:
 
 
 def device_of(placement: str) -> str:
-    """Where to compute: "cuda" where there is one."""
+    """Return the device: "cuda" if available."""
     return "auto" if placement == "cuda" else placement
 
 
 def flatten_results_dict(results: Mapping[str, Any]) -> dict[str, float]:
-    """Nested results with names like ``a/b/c``."""
+    """Return nested results with names such as ``a/b/c``."""
     flat: dict[str, float] = {}
     for name, value in results.items():
         if isinstance(value, Mapping):
@@ -206,7 +208,7 @@ def flatten_results_dict(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def print_csv_format(results: Mapping[str, Any]) -> None:
-    """Log results as lines to copy: names, then values."""
+    """Log the names and the values of results as two lines to copy."""
     flat = flatten_results_dict(results)
     _log.info(f"copypaste: {','.join(flat)}")
     _log.info(f"copypaste: {','.join(f'{value:.4f}' for value in flat.values())}")

@@ -18,7 +18,7 @@ def get_default_optimizer_params(
     clip_grad_norm_type: float | None = None,
     overrides: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[dict[str, Any]]:
-    """`stoker.nn.parameter_groups` under its older name; each group is clipped by itself."""
+    """Return parameter groups; see `stoker.nn.parameter_groups`. Each is clipped separately."""
     clip = {"clip_norm": clip_grad_max_norm, "norm_type": clip_grad_norm_type}
     return parameter_groups(
         model,

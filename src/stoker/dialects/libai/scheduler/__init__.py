@@ -1,4 +1,4 @@
-"""Learning-rate schedules that warm up. Each moves once per iteration.
+"""Learning-rate schedules with warmup, which change once per iteration.
 
 The rate rises from ``warmup_factor`` times itself to where the schedule is after ``warmup_iter``
 iterations ("linear"), or waits below ("constant"); from there on it is the schedule's.
@@ -14,7 +14,7 @@ from stoker.dialects.rates import schedule
 
 
 def _warming(name: str, shape: Callable[..., float], *order: str, **own: Any) -> Any:
-    """A schedule of ``shape(step, base, max_iter, …)``; the order is that of the arguments."""
+    """Return a schedule of ``shape(step, base, max_iter, …)`` with its arguments in order."""
 
     @wraps(shape)
     def factor(
@@ -28,10 +28,10 @@ def _warming(name: str, shape: Callable[..., float], *order: str, **own: Any) ->
         **options: Any,
     ) -> float:
         if warmup_method not in ("linear", "constant"):
-            raise ValueError(f"warmup_method is 'linear' or 'constant', got {warmup_method!r}")
+            raise ValueError(f"warmup_method must be 'linear' or 'constant', got {warmup_method!r}")
         if not 0 <= warmup_iter <= max_iter:
             raise ValueError(
-                f"a warm-up of {warmup_iter} iterations does not fit a run of {max_iter}"
+                f"a warmup of {warmup_iter} iterations is too long for a run of {max_iter}"
             )
         if step >= warmup_iter:
             return shape(step, base, max_iter, **options)
@@ -47,34 +47,34 @@ def _warming(name: str, shape: Callable[..., float], *order: str, **own: Any) ->
 def _cosine(
     step: int, base: float, max_iter: int, alpha: float | None = None, eta_min: float = 0.0
 ) -> float:
-    """Falls along half a cosine to ``alpha`` times the rate, or to the rate ``eta_min``."""
+    """Decay as a cosine to ``alpha`` times the rate, or to ``eta_min``."""
     low = eta_min / base if alpha is None else alpha
     return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
 
 
 def _steps(step: int, base: float, max_iter: int, step_size: int, gamma: float) -> float:
-    """Times ``gamma`` every ``step_size`` iterations."""
+    """Multiply by ``gamma`` every ``step_size`` iterations."""
     return float(gamma ** (step // step_size))
 
 
 def _falls(step: int, base: float, max_iter: int, milestones: Sequence[int], gamma: float) -> float:
-    """Times ``gamma`` at each of the milestones."""
+    """Multiply by ``gamma`` at each milestone."""
     if list(milestones) != sorted(milestones):
-        raise ValueError(f"milestones rise, got {list(milestones)}")
+        raise ValueError(f"milestones must increase, got {list(milestones)}")
     return float(gamma ** bisect_right(milestones, step))
 
 
 def _power(
     step: int, base: float, max_iter: int, end_learning_rate: float, power: float, cycle: bool
 ) -> float:
-    """Falls by ``(1 - progress) ** power`` to a rate; with ``cycle`` over again."""
+    """Decay polynomially; with ``cycle``, repeat after ``max_iter``."""
     low = end_learning_rate / base
-    whole = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
-    return low + (1 - low) * float((1 - min(1.0, step / whole)) ** power)
+    total = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
+    return low + (1 - low) * float((1 - min(1.0, step / total)) ** power)
 
 
 def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
-    """Times ``gamma`` every iteration."""
+    """Multiply by ``gamma`` every iteration."""
     return float(gamma**step)
 
 

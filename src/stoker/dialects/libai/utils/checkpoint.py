@@ -1,4 +1,4 @@
-"""`Checkpointer`: saving and loading by name, in Stoker's format."""
+"""`Checkpointer`: save and load by name, in Stoker's format."""
 
 import logging
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _log = logging.getLogger("libai.checkpoint")
 
 
 class Checkpointer:
-    """Saves a model, and other things that have a state, into a folder with a name."""
+    """Save a model and other stateful objects under a name in a folder."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Checkpointer:
         self.checkpointables = checkpointables
 
     def save(self, name: str, **kwargs: Any) -> None:
-        """Save under this name, with further plain values, and call it the last checkpoint."""
+        """Save under this name with additional plain values, and mark it as the last checkpoint."""
         self.write(name, **kwargs)
         self.tag_last_checkpoint(name)
 
     def write(self, name: str, **kwargs: Any) -> None:
-        """The same, but what was the last checkpoint stays it."""
+        """Save under this name without marking it as the last checkpoint."""
         if not self.save_to_disk:
             return
         states = {key: one.state_dict() for key, one in self.checkpointables.items()}
@@ -46,7 +46,7 @@ class Checkpointer:
             checkpoints.save(kwargs.get("iteration", -1) + 1, state, wait=True)
 
     def load(self, path: str | Path, checkpointables: Sequence[str] | None = None) -> Any:
-        """Load what fits, and say what does not; further values that were saved with it.
+        """Load matching values, log the others, and return the additional values.
 
         The path is a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
         """
@@ -56,10 +56,10 @@ class Checkpointer:
         load_weights(self.model, path)
         if Path(path).is_file():
             return {}
-        whole = find_checkpoint(path, None)
-        assert whole is not None
-        state = Checkpoints(whole.parent).load(whole).shared
-        if "run" in state:  # a run takes the rest up itself, when it goes on
+        found = find_checkpoint(path, None)
+        assert found is not None
+        state = Checkpoints(found.parent).load(found).shared
+        if "run" in state:  # a resumed run restores the rest itself
             return {"iteration": state["run"]["step"] - 1}
         for key in self.checkpointables if checkpointables is None else checkpointables:
             if key in state:
@@ -67,22 +67,22 @@ class Checkpointer:
         return state["extra"]
 
     def resume_or_load(self, path: str | Path, *, resume: bool = True) -> Any:
-        """The last checkpoint, if it is to go on and there is one; else the weights of ``path``."""
+        """Load the last checkpoint to resume from, or else the weights of ``path``."""
         if resume and self.has_checkpoint():
             return self.load(self.get_checkpoint_file())
         return self.load(path, checkpointables=[])
 
     def has_checkpoint(self) -> bool:
-        """Whether there is a last checkpoint."""
+        """Return whether there is a last checkpoint."""
         return (self.save_dir / "last_checkpoint").is_file()
 
     def get_checkpoint_file(self) -> str:
-        """Where the last checkpoint is, "" if there is none."""
+        """Return the path of the last checkpoint, or "" if there is none."""
         if not self.has_checkpoint():
             return ""
         return str(self.save_dir / (self.save_dir / "last_checkpoint").read_text().strip())
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
-        """Call this the last checkpoint."""
+        """Mark a checkpoint as the last."""
         if self.save_to_disk and dist.is_main():
             write_atomic(self.save_dir / "last_checkpoint", last_filename_basename)

@@ -1,4 +1,4 @@
-"""The numbers of a run, counted in iterations from 0, and where they are written to."""
+"""Event storage and writers that count iterations from 0."""
 
 import logging
 from collections import Counter
@@ -16,33 +16,33 @@ _log = logging.getLogger("libai.events")
 
 
 class HistoryBuffer:
-    """The last values of a name, oldest first."""
+    """The latest values of a name, oldest first."""
 
     def __init__(self, values: list[float]) -> None:
         self._values = values
 
     def values(self) -> list[float]:
-        """The values."""
+        """Return the values."""
         return self._values
 
     def latest(self) -> float:
-        """The last one."""
+        """Return the latest value."""
         return self._values[-1]
 
     def median(self, window_size: int) -> float:
-        """The median of the last ones."""
+        """Return the median of the latest values."""
         last = sorted(self._values[-window_size:])
         half = len(last) // 2
         return last[half] if len(last) % 2 else (last[half - 1] + last[half]) / 2
 
     def avg(self, window_size: int) -> float:
-        """The mean of the last ones."""
+        """Return the mean of the latest values."""
         last = self._values[-window_size:]
         return sum(last) / len(last)
 
 
 class EventStorage(events.EventStorage):
-    """Stoker's storage, which counts the iterations that are begun and not those finished."""
+    """An event storage that counts started iterations instead of finished ones."""
 
     def __init__(self, start_iter: int = 0, *, window: int = 20) -> None:
         super().__init__(window=window, step=start_iter + 1)
@@ -54,7 +54,7 @@ class EventStorage(events.EventStorage):
 
     @property
     def iter(self) -> int:
-        """The iteration in hand."""
+        """The current iteration."""
         return max(0, self.step - 1)
 
     @iter.setter
@@ -62,17 +62,17 @@ class EventStorage(events.EventStorage):
         self.step = value + 1
 
     def increment(self) -> None:
-        """Go on to the next iteration, where no trainer does it."""
+        """Advance to the next iteration, if no trainer does it."""
         self.step += 1
 
     def put_apart(self, name: str, value: Any) -> None:
-        """Put a number of this process, of which `share` makes the mean over all."""
+        """Store a number of this process, which `share` averages over all processes."""
         self.put_scalar(name, value)
         if self._several:
             self.apart[self._prefix + name] += 1
 
     def share(self) -> None:
-        """Make means over all processes of what each has put apart; all of them call it."""
+        """Average the numbers of `put_apart` over all processes; every process must call it."""
         new = [(self._series[name].values, count) for name, count in self.apart.items()]
         self.apart.clear()
         places = [(vs, at) for vs, count in new for at in range(-min(count, len(vs)), 0)]
@@ -82,36 +82,36 @@ class EventStorage(events.EventStorage):
                 values[at] = one / dist.world_size()
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers it holds, and which of them are not shared yet."""
+        """Return the stored numbers, and those not averaged yet."""
         return {**super().state_dict(), "apart": dict(self.apart)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the stored numbers."""
         super().load_state_dict(state)
         self.apart = Counter(state["apart"])
 
     def put_image(self, img_name: str, img_tensor: Tensor) -> None:
-        """Put an image, (channels, height, width), for TensorBoard."""
+        """Store an image of shape (channels, height, width) for TensorBoard."""
         self.images.append((img_name, img_tensor.detach(), self.iter))
 
     def clear_images(self) -> None:
-        """Forget the images; a writer does so when it has written them."""
+        """Discard the images, after a writer has written them."""
         self.images = []
 
     def history(self, name: str) -> Any:
-        """The last values under a name as a `HistoryBuffer`."""
+        """Return the latest values of a name as a `HistoryBuffer`."""
         return HistoryBuffer(super().history(name))
 
     def histories(self) -> dict[str, HistoryBuffer]:
-        """The same of all names."""
+        """Return the latest values of all names."""
         return {name: self.history(name) for name in super().latest()}
 
     def latest(self) -> dict[str, tuple[float, int]]:
-        """Each name with its last value and the iteration of it."""
+        """Return the latest value and its iteration for each name."""
         return {name: (value, step - 1) for name, (value, step) in super().latest().items()}
 
     def latest_with_smoothing_hint(self, window_size: int = 20) -> dict[str, tuple[float, int]]:
-        """The same, but the median of the last values where the name is smoothed."""
+        """Return the latest value, or the median of smoothed names, for each name."""
         smooth = self.smoothing_hints()
         return {
             name: (self.history(name).median(window_size) if smooth[name] else value, at)
@@ -119,53 +119,53 @@ class EventStorage(events.EventStorage):
         }
 
     def smoothing_hints(self) -> dict[str, bool]:
-        """Which names are smoothed."""
+        """Return whether each name is smoothed."""
         return {name: bool(s["smooth"]) for name, s in self.state_dict()["series"].items()}
 
 
 def get_event_storage() -> EventStorage:
-    """The storage of the run in progress, for code far from the trainer, such as a model."""
+    """Return the storage of the current run, for example to log from inside a model."""
     storage = events.get_event_storage()
     assert isinstance(storage, EventStorage), "a Stoker run without LiBai's trainer is in progress"
     return storage
 
 
 class EventWriter:
-    """A writer of your own: it reads `get_event_storage` when it is told to write."""
+    """The base class of custom writers, which read `get_event_storage` in `write`."""
 
     def write(self) -> None:
-        """Write what is there."""
+        """Write the current events."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The run is over."""
+        """Close the writer."""
 
 
 class JSONWriter(events.JsonLines):
-    """Appends JSON lines to a file; ``iteration`` counts from 0."""
+    """Append JSON lines to a file; ``iteration`` counts from 0."""
 
     def __init__(self, json_file: str | Path, window_size: int = 20) -> None:
         super().__init__(json_file)
         self.window_size = window_size
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
-        """One line per iteration, its names in order."""
+        """Write one line per iteration with sorted names."""
         super().write([Row(row.step, dict(sorted(row.scalars.items()))) for row in rows], progress)
 
     def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
-        """The iteration."""
+        """Return the iteration."""
         return {"iteration": max(0, row.step - 1)}
 
 
 class TensorboardXWriter(events.TensorBoard):
-    """Writes numbers and images for TensorBoard; the x axis is the iteration."""
+    """Write numbers and images to TensorBoard, with the iteration as the x axis."""
 
     def __init__(self, log_dir: str | Path, window_size: int = 20) -> None:
         super().__init__(log_dir)
         self.window_size = window_size
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
-        """Add the numbers, and the images that came."""
+        """Write the numbers and new images."""
         super().write([Row(max(0, row.step - 1), row.scalars) for row in rows], progress)
         storage = get_event_storage()
         for name, image, at in storage.images:
@@ -174,14 +174,14 @@ class TensorboardXWriter(events.TensorBoard):
 
 
 class CommonMetricPrinter(Writer):
-    """One line for people: time left, iteration, losses, speed, learning rate."""
+    """Print one line: time left, iteration, losses, speed and learning rate."""
 
     def __init__(self, batch_size: int, max_iter: int) -> None:
         super().__init__(None)
         self._batch_size, self._max_iter, self._shown = batch_size, max_iter, -1
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
-        """The line of the latest iteration, once."""
+        """Print the line of the latest iteration once."""
         row = next((row for row in rows if row.step == progress.step > self._shown), None)
         if row is None or not any("loss" in name for name in row.scalars):
             return
@@ -199,16 +199,16 @@ class CommonMetricPrinter(Writer):
 
 
 class Foreign(Writer):
-    """Has an `EventWriter` write when Stoker's writers do."""
+    """Call an `EventWriter` whenever Stoker's writers write."""
 
     def __init__(self, writer: Any) -> None:
         super().__init__(None)
         self._writer = writer
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
-        """Tell it."""
+        """Call the writer."""
         self._writer.write()
 
     def close(self) -> None:
-        """Tell it."""
+        """Close the writer."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Where a script's log goes."""
+"""Set up the log of a script."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from stoker.core.log import LogFile
 
 
 def setup_logger(output: str | Path | None = None, name: str = "libai") -> logging.Logger:
-    """Log to standard output in the first process, and to ``log.txt`` (``.rankN``) in each.
+    """Log to standard output on rank 0, and to ``log.txt`` (``.rankN``) on each rank.
 
     What Stoker itself says goes into the same file.
     """
@@ -26,7 +26,7 @@ def setup_logger(output: str | Path | None = None, name: str = "libai") -> loggi
 
 
 class _Output(logging.Handler):
-    """The standard output of the moment."""
+    """Return the current standard output."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""AdamW with clipping, without decay of norms and biases."""
+"""AdamW with gradient clipping, and no weight decay for norms and biases."""
 
 from torch.optim import AdamW
 

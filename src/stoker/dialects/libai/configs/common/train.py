@@ -1,4 +1,4 @@
-"""How a run goes, unless a config says otherwise. Each of these keys is used or refused."""
+"""The default ``train`` section. Every key is either used or rejected."""
 
 from stoker.dialects.libai.config import LazyCall
 from stoker.dialects.libai.evaluation import ClsEvaluator
