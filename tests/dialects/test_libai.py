@@ -480,7 +480,7 @@ def test_nodes_are_edited_built_inside_out_and_saved(tmp_path):
     with pytest.raises(TypeError) as error:
         instantiate(LazyCall(Net)(hiden=3))
     assert "hiden" in str(error.value)
-    with pytest.raises(TypeError, match="no LazyCall node"):
+    with pytest.raises(TypeError, match="expected a LazyCall"):
         instantiate({"a": 1}, b=2)
     LazyConfig.save(cfg, tmp_path / "saved.yaml")
     assert LazyConfig.load(tmp_path / "saved.yaml") == cfg
@@ -573,7 +573,7 @@ def test_epochs_and_shares_become_iterations(tmp_path):
     assert (train.checkpointer.period, train.evaluation.eval_period) == (7, 4)
     assert (train.scheduler.warmup_iter, train.scheduler.milestones) == (4, [6, 9])
     cfg = config(tmp_path, scheduler=LazyCall(scheduler.WarmupMultiStepLR)(milestones=[1.5]))
-    with pytest.raises(ValueError, match="shares of the run"):
+    with pytest.raises(ValueError, match="fractions of the run"):
         DefaultTrainer(cfg)
 
 
@@ -598,7 +598,7 @@ def test_two_loaders_of_one_class_are_both_reported_and_names_do_not_clash(tmp_p
     assert {"Digits/Acc@1", "Digits-2/Acc@1"} <= set(rows(tmp_path)[-1])
     assert (tmp_path / "model_best").is_dir()
     twice = DatasetEvaluators([ClsEvaluator(), ClsEvaluator()])
-    with pytest.raises(ValueError, match="two evaluators give 'Acc@1'"):
+    with pytest.raises(ValueError, match="two evaluators return 'Acc@1'"):
         twice.evaluate()
 
 
@@ -729,7 +729,7 @@ def test_amp_trains_in_half_precision_and_refuses_a_backward_of_ones_own(tmp_pat
     [
         ({"log_perod": 3}, "did you mean 'log_period'"),
         ({"evaluation": {"eval_perid": 3}}, "train.evaluation has no 'eval_perid'"),
-        ({"zero_optimization": {"stage": 7}}, "1 to 3"),
+        ({"zero_optimization": {"stage": 7}}, "1, 2 or 3"),
         ({"dist": {"data_parallel_size": 3}}, "processes, but there are 1"),
         ({"dist": {"pipeline_num_layers": 3}}, "cannot be cut into stages"),
         ({"dist": {"pipeline_parallel_size": 2}}, "cannot be cut into stages"),
@@ -796,7 +796,7 @@ def test_a_writer_of_ones_own_writes_and_two_windows_are_refused(tmp_path):
     writers = [JSONWriter(tmp_path / "a.json", 5), JSONWriter(tmp_path / "b.json", 20)]
     trainer = Puts([])
     trainer.register_hooks([hooks.PeriodicWriter(writers)])
-    with pytest.raises(ValueError, match="smooth over"):
+    with pytest.raises(ValueError, match="different smoothing windows"):
         trainer.train(0, 1)
 
 
@@ -823,7 +823,7 @@ def test_the_schedules_have_their_shapes(make, expected):
             assert optimizer.param_groups[0]["lr"] == pytest.approx(value)
         optimizer.step()
         rate.step()
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match="too long for a run"):
         scheduler.WarmupStepLR(optimizer, 3, 0.1, 9, 1)
     with pytest.raises(ValueError, match="'linear' or 'constant'"):
         scheduler.WarmupStepLR(optimizer, 3, 0.1, 1, 1, warmup_method="no")
@@ -865,7 +865,7 @@ def test_images_reach_tensorboard_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("results", "message"), [(3, "expected a dict"), ({"a": "x"}, "no number")]
+    ("results", "message"), [(3, "expected a dict"), ({"a": "x"}, "expected a number")]
 )
 def test_an_evaluation_that_gives_no_numbers_is_refused(results, message):
     trainer = Bare([])

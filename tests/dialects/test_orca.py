@@ -481,7 +481,7 @@ def test_other_metrics_have_their_names():
         ({"backend": "horovod"}, "got 'horovod'"),
         ({"scheduler_step_freq": "step"}, "'epoch' or 'batch'"),
         ({"sync_stats": False}, "cannot be turned off"),
-        ({"workers_per_node": 0}, "whole number from 1"),
+        ({"workers_per_node": 0}, "integer of at least 1"),
     ],
 )
 def test_what_an_estimator_cannot_be_is_refused(options, said):

@@ -1,4 +1,4 @@
-"""The context of a script: the Spark session or Ray cluster that it works on."""
+"""The context of a script: its Spark session or Ray cluster."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _RUNTIMES = ("spark", "ray")
 
 
 class OrcaContext:
-    """What `init_orca_context` has started, for whoever asks later."""
+    """The session or cluster that `init_orca_context` started."""
 
     session: Any = None
     runtime: str | None = None
@@ -25,7 +25,7 @@ class OrcaContext:
 
     @classmethod
     def get_spark_session(cls) -> Any:
-        """The Spark session in progress."""
+        """Return the active Spark session."""
         if cls.session is None:
             raise RuntimeError(
                 "there is no Spark session: call init_orca_context(runtime='spark') first, with "
@@ -35,7 +35,7 @@ class OrcaContext:
 
     @classmethod
     def get_spark_context(cls) -> Any:
-        """Its SparkContext."""
+        """Return the active SparkContext."""
         return cls.get_spark_session().sparkContext
 
 
@@ -48,7 +48,7 @@ def init_orca_context(
     conf: Mapping[str, str] | None = None,
     address: str | None = None,
 ) -> Any:
-    """Start a Spark session, or join or start a Ray cluster; the SparkContext, None on Ray.
+    """Start a Spark session, or join or start a Ray cluster; return the SparkContext or None.
 
     The ``cluster_mode`` is "local", or what Spark takes as its master; "spark-submit" and None
     leave that to the environment. An estimator counts ``workers_per_node`` on ``num_nodes``.
@@ -79,7 +79,7 @@ def init_orca_context(
 
 
 def stop_orca_context() -> None:
-    """Stop what `init_orca_context` has started."""
+    """Stop what `init_orca_context` started."""
     if OrcaContext.session is not None:
         OrcaContext.session.stop()
     if OrcaContext.runtime == "ray":

@@ -1,1 +1,1 @@
-"""Training on Orca's names."""
+"""Training."""

@@ -1,4 +1,4 @@
-"""Orca's metrics by their names; results are ``val_<name>``."""
+"""The metrics of Orca; results are named ``val_<name>``."""
 
 from typing import Any
 
@@ -8,25 +8,25 @@ __all__ = ["AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "Top5Accuracy", "n
 
 
 class Accuracy(metrics.Accuracy):
-    """The share of samples whose largest output is that of their class."""
+    """The fraction of samples whose largest output is at their class."""
 
 
 class BinaryAccuracy(metrics.Accuracy):
-    """The same for one probability a sample."""
+    """The accuracy of one probability per sample."""
 
     def __init__(self, threshold: float = 0.5) -> None:
         super().__init__(threshold=threshold)
 
 
 class Top5Accuracy(metrics.Accuracy):
-    """The share of samples whose class is among the five largest outputs."""
+    """The fraction of samples whose class is among the five largest outputs."""
 
     def __init__(self) -> None:
         super().__init__(5)
 
 
 class _Torchmetrics:
-    """Makes a metric of torchmetrics, called as Orca calls it."""
+    """Build a torchmetrics metric under the name of Orca."""
 
     def __init__(self, name: str, target: str) -> None:
         self._name, self._target = name, target
@@ -43,7 +43,7 @@ AUC = _Torchmetrics("AUC", "BinaryAUROC")
 
 
 def named(given: Any) -> dict[str, Any]:
-    """Metrics by the names of their results: one, a list of them, or a mapping."""
+    """Return metrics by result name, from one metric, a list, or a mapping."""
     if given is None:
         return {}
     if isinstance(given, dict):

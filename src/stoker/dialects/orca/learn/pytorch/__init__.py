@@ -1,4 +1,4 @@
-"""PyTorch training on Orca's names."""
+"""PyTorch training."""
 
 from stoker.dialects.orca.learn.pytorch.estimator import Estimator
 

@@ -1,4 +1,4 @@
-"""Orca's owner as a Stoker `Step`, and its callbacks as hooks."""
+"""Run Orca's `MainCallback` as a `Step` and its callbacks as hooks."""
 
 import math
 from time import perf_counter
@@ -32,11 +32,11 @@ POINTS = {
     "after_predict": ("after_pred_epoch", "after_epoch", "on_epoch_end"),
     "after_run": ("after_run", "on_run_end"),
 }
-"""Stoker's points, and which of Orca's is called there; the others are reached through it."""
+"""The point of Orca that is called at each point of Stoker; it calls the specific ones."""
 
 
 class OwnerStep(Step):
-    """The step of a run, as its `MainCallback` has it."""
+    """The step of a run, defined by its `MainCallback`."""
 
     def __init__(self, owner: MainCallback, runner: TorchRunner) -> None:
         self._owner, self._runner = owner, runner
@@ -44,7 +44,7 @@ class OwnerStep(Step):
         self.forward_s = self.backward_s = 0.0
 
     def train(self, run: Run) -> bool | None:
-        """Forward and backward, and the learning rate where it moves by update."""
+        """Run forward and backward, and adjust the rate if it changes per update."""
         runner, owner, engine = self._runner, self._owner, run.engine
         if engine.moves_batches:
             runner.batch = engine.place(runner.batch)
@@ -62,27 +62,27 @@ class OwnerStep(Step):
         return None
 
     def adjust_lr(self, engine: Engine, run: Run) -> None:
-        """The learning rate after an epoch; the last ``batch_idx`` is there once more."""
+        """Adjust the learning rate after an epoch, with the last ``batch_idx`` set."""
         assert run.feeder is not None
         self._runner.batch_idx = run.feeder.position.batches - 1
         self._owner.on_lr_adjust(self._runner)
         self._runner.drop()
 
     def val_forward(self, engine: Engine, batch: Any) -> Output:
-        """One validation batch."""
+        """Run one validation batch."""
         self._runner.batch = batch
         self._owner.on_val_forward(self._runner)
         return self._runner.result(self._owner, "val")
 
     def predict(self, engine: Engine, batch: Any) -> Any:
-        """One batch of a prediction."""
+        """Run one prediction batch."""
         self._runner.batch = batch
         self._owner.on_pred_forward(self._runner)
         return self._runner.result(self._owner, "pred").outputs
 
 
 def shared_loss(run: Run, loss: Tensor) -> Tensor:
-    """The loss whose gradients, averaged over processes, are those of all samples together."""
+    """Return the loss scaled so that averaged gradients are those of all samples."""
     parts = run.engine.parallel_model.data_ranks
     if parts == 1:
         return loss
@@ -93,7 +93,7 @@ def shared_loss(run: Run, loss: Tensor) -> Tensor:
 
 
 def adapted(callback: Callback, runner: TorchRunner, name: str) -> Adapter:
-    """A callback, at the points that it acts at."""
+    """Call a callback at the points that it overrides."""
     hook = Adapter(callback, name)
     for point, names in POINTS.items():
         own = overridden(callback, Callback, names)
@@ -110,7 +110,7 @@ def _call(method: Any, runner: TorchRunner, in_fit_alone: bool) -> Any:
 
 
 class RunnerHook(Hook):
-    """Keeps a runner up to date, before the callbacks see it, and makes the stats of an epoch."""
+    """Update the runner before the callbacks, and compute the stats of an epoch."""
 
     priority = Priority.NORMAL - 1
     same_on_all_ranks = True
@@ -124,41 +124,41 @@ class RunnerHook(Hook):
         self._began = self._val_samples = 0.0
 
     def attach(self, run: Run) -> None:
-        """The run in question."""
+        """Attach the run to the runner."""
         self._runner.run = run
 
     def before_epoch(self, run: Run) -> None:
-        """Forget the last epoch."""
+        """Discard the stats of the last epoch."""
         self._runner.epoch_stats, self._samples = {}, run.samples
         self._began, self._step.forward_s, self._step.backward_s = perf_counter(), 0.0, 0.0
 
     def before_step(self, run: Run) -> None:
-        """An iteration begins."""
+        """Begin an iteration."""
         assert run.feeder is not None
         self._runner.take(run.batches[0], run.feeder.position.batches - 1)
 
     before_predict_step = before_step
 
     def after_step(self, run: Run) -> None:
-        """Remember the loss, which is read at the end of the epoch alone."""
+        """Record the loss, which is read only at the end of the epoch."""
         self._last = self._runner.loss.detach(), run.sizes[-1]
 
     def before_val(self, run: Run) -> None:
-        """A validation begins."""
+        """Begin a validation."""
         self._val_samples = 0
 
     def before_val_step(self, run: Run) -> None:
-        """A validation batch is there."""
+        """Begin a validation batch."""
         self.before_step(run)
         self._val_samples += run.sizes[0]
 
     def after_val(self, run: Run) -> None:
-        """Its samples, over all processes."""
+        """Count the samples over all processes."""
         self._val_samples = int(dist.all_reduce_sum(self._val_samples)[0])
         run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
 
     def after_epoch(self, run: Run) -> None:
-        """The stats of the epoch."""
+        """Compute the stats of the epoch."""
         assert run.feeder is not None
         count = int(dist.all_reduce_max(run.feeder.position.batches)[0])
         row: dict[str, Any] = {
@@ -180,21 +180,21 @@ class RunnerHook(Hook):
         _log.info(f"Finished training epoch {row['epoch']}, stats averaged over workers: {row}")
 
     def state_dict(self) -> dict[str, Any]:
-        """The stats so far, and what is plain in the pocket."""
+        """Return the stats so far and the stored plain values."""
         plain = (int, float, str, bool, Tensor)
         kept = {key: v for key, v in self._runner.pocket.items() if isinstance(v, plain)}
         last = [float(self._last[0]), self._last[1]]
         return {"rows": self.rows, "samples": self._samples, "last": last, "pocket": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the stats and the stored values."""
         self.rows, self._samples = list(state["rows"]), state["samples"]
         self._last = state["last"][0], state["last"][1]
         self._runner.pocket.update(state["pocket"])
 
 
 class DropHook(Hook):
-    """Takes an iteration from the runner when all callbacks have seen it."""
+    """Clear the iteration of the runner after all callbacks."""
 
     priority = Priority.NORMAL + 1
     same_on_all_ranks = True
@@ -204,7 +204,7 @@ class DropHook(Hook):
         self._runner = runner
 
     def after_step(self, run: Run) -> None:
-        """The iteration is over, or has failed."""
+        """End the iteration, even after a failure."""
         self._runner.drop()
 
     after_val_step = after_predict_step = on_exception = after_step

@@ -1,4 +1,4 @@
-"""`Estimator`: training, evaluation and prediction, here or on a cluster."""
+"""`Estimator`: train, evaluate and predict, locally or on a cluster."""
 
 import logging
 import shutil
@@ -33,7 +33,7 @@ _BACKENDS = ("local", "ray", "spark")
 
 
 class Estimator:
-    """Makes estimators out of creator functions."""
+    """Build estimators from creator functions."""
 
     @staticmethod
     def from_torch(
@@ -53,13 +53,13 @@ class Estimator:
         log_level: int = logging.INFO,
         log_to_driver: bool = True,
     ) -> "PyTorchEstimator":
-        """An estimator for a model.
+        """Return an estimator for a model.
 
         Creators are ``model(config)``, ``optimizer(model, config)``, ``loss(config)`` and
         ``scheduler_creator(optimizer, config)``; the first three may be the objects themselves, and
-        the loss a class, or None where an owner computes it. Metrics are one or several of
+        the loss a class, or None if a `MainCallback` computes it. Metrics are one or several of
         `bigdl.orca.learn.metrics`, of torchmetrics, or names. With a ``model_dir``, which all
-        workers reach, the same script started again goes on where it was. ``sync_stats`` and
+        workers reach, the same script started again resumes. ``sync_stats`` and
         ``log_to_driver`` cannot be turned off.
         """
         if backend not in _BACKENDS:
@@ -74,7 +74,9 @@ class Estimator:
         if not isinstance(model, nn.Module) and not callable(model):
             raise TypeError(f"model is a {type(model).__name__}, expected a creator or a module")
         if workers_per_node < 1:
-            raise ValueError(f"workers_per_node is a whole number from 1, got {workers_per_node}")
+            raise ValueError(
+                f"workers_per_node must be an integer of at least 1, got {workers_per_node}"
+            )
         logging.getLogger("stoker").setLevel(log_level)
         freq = scheduler_step_freq
         parts = Parts(model, optimizer, loss, scheduler_creator, freq, metrics, dict(config or {}))
@@ -83,15 +85,14 @@ class Estimator:
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str | Path) -> str:
-        """The newest whole checkpoint in a folder, also of a run that did not come to its end."""
+        """Return the newest complete checkpoint in a folder, also of an unfinished run."""
         return str(find_checkpoint(checkpoint_dir, None))
 
 
 class PyTorchEstimator:
-    """A model, how it is trained, and how far it was.
+    """A model and its training state.
 
-    Between two calls its state is a checkpoint; the processes of a cluster begin with it and leave
-    a new one.
+    Between two calls the state is a checkpoint, which the processes of a cluster load and replace.
     """
 
     def __init__(
@@ -99,13 +100,13 @@ class PyTorchEstimator:
     ) -> None:
         self._parts, self._backend, self._workers, self._bar = parts, backend, workers, bar
         self._folder = local_path(model_dir, "model_dir") if model_dir is not None else None
-        self._scratch: weakref.finalize[..., Any] | None = None  # a folder that goes with it
+        self._scratch: weakref.finalize[..., Any] | None = None  # a temporary folder
         self._engine: Engine | None = None
         self._at: Path | None = None
         self._weights: Path | None = None
         self._epochs = self._loads = 0
 
-    # Training and looking
+    # Training, evaluation and prediction
 
     def fit(
         self,
@@ -120,7 +121,7 @@ class PyTorchEstimator:
         validation_data: Any = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> list[dict[str, Any]]:
-        """Train ``epochs`` more, or until there are ``max_steps`` updates in all.
+        """Train for ``epochs`` more epochs, or until ``max_steps`` updates in total.
 
         Data is ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``, or a
         DataFrame of Spark or pandas, whose ``feature_cols`` the model gets and whose ``label_cols``
@@ -163,7 +164,7 @@ class PyTorchEstimator:
         label_cols: Sequence[str] | None = None,
         callbacks: Sequence[Callback] | None = None,
     ) -> dict[str, Any]:
-        """Results over the data, or over its first ``num_steps`` batches."""
+        """Return the results over the data, or over its first ``num_steps`` batches."""
         if profile:
             raise ValueError("profile is about fit()")
         job = self._job(
@@ -181,9 +182,9 @@ class PyTorchEstimator:
         profile: bool = False,
         callbacks: Sequence[Callback] | None = None,
     ) -> Any:
-        """What the model returns, as arrays in the order of the data.
+        """Return the outputs of the model as arrays, in the order of the data.
 
-        A DataFrame comes back with the columns ``output_cols``, by default "prediction".
+        A DataFrame is returned with the columns ``output_cols``, by default "prediction".
         """
         if profile:
             raise ValueError("profile is about fit()")
@@ -195,11 +196,11 @@ class PyTorchEstimator:
     # The state
 
     def get_model(self) -> nn.Module:
-        """The model with its weights, in this process."""
+        """Return the model with its current weights."""
         return self._here().engine.model
 
     def get_state_dict(self) -> dict[str, Any]:
-        """Epoch, updates, and the states of model, optimizer and scheduler."""
+        """Return epoch, updates, and the states of model, optimizer and scheduler."""
         trainer = self._here()
         state, run = trainer.engine.state_dict(), trainer.run
         return {
@@ -212,7 +213,7 @@ class PyTorchEstimator:
         }
 
     def save(self, path: str | Path, entire: bool = False) -> str:
-        """Save the weights as a safetensors file; `save_checkpoint` saves all."""
+        """Save the weights as a safetensors file; `save_checkpoint` saves the complete state."""
         if entire:
             raise ValueError(
                 "entire=True would pickle the model, and what is pickled runs code when it is "
@@ -222,7 +223,7 @@ class PyTorchEstimator:
         return str(path)
 
     def load(self, path: str | Path) -> None:
-        """Take up weights (a file) or a checkpoint (a folder): the next call begins with them."""
+        """Load weights (a file) or a checkpoint (a folder) for the next call."""
         if not Path(path).exists():
             raise CheckpointError(f"there is no '{path}'")
         self._loads += self._at is not None
@@ -234,7 +235,7 @@ class PyTorchEstimator:
         self._epochs = self._here().run.epoch
 
     def save_checkpoint(self, path: str | Path) -> str:
-        """Save everything that training needs into a folder."""
+        """Save the complete training state to a folder."""
         if self._at is None:
             return str(self._here().save(path))
         copy = Path(path) / self._at.name
@@ -244,7 +245,7 @@ class PyTorchEstimator:
     load_checkpoint = load
 
     def shutdown(self) -> None:
-        """Let go of the model and of what was kept for this script alone."""
+        """Release the model and delete temporary files."""
         self._engine = self._at = None
         if self._scratch is not None:
             self._scratch()
@@ -267,7 +268,7 @@ class PyTorchEstimator:
         if self._backend == "local" and self._workers == 1:
             self._engine = self._engine or self._fresh()  # it joins other processes
         if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size is a whole number from 1, got {batch_size!r}")
+            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
         return Job(
             self._parts,
             task,
@@ -291,14 +292,14 @@ class PyTorchEstimator:
         return found
 
     def _fresh(self) -> Engine:
-        """The parts, with the weights and the state that were taken up."""
+        """Return the components with the loaded weights and state."""
         engine = self._parts.engine()
         if self._at is not None:
             Trainer(engine, []).load(self._at)
         return engine
 
     def _here(self) -> Trainer:
-        """The state in this process."""
+        """Return an engine with the current state."""
         trainer = Trainer(self._engine or self._fresh(), [])
         if self._at is not None:
             trainer.load(self._at)
@@ -309,13 +310,13 @@ class PyTorchEstimator:
         return trainer
 
     def _choose_folder(self, callbacks: Sequence[Callback] | None) -> None:
-        """Without a ``model_dir``, the state is where a `ModelCheckpoint` wants its files."""
+        """Without a ``model_dir``, use the folder of a `ModelCheckpoint`."""
         found = [one for one in callbacks or () if isinstance(one, ModelCheckpoint)]
         if found and self._folder is None:
             self._folder = found[0].folder
 
     def _state_folder(self) -> Path:
-        """Where checkpoints go: one folder for all processes."""
+        """Return the checkpoint folder, the same for all processes."""
         base = self._folder
         if base is None:
             if self._scratch is None:

@@ -1,4 +1,4 @@
-"""Loaders out of what Orca takes as data."""
+"""Data loaders for the kinds of data that Orca accepts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from stoker.core.tree import describe, map_tensors
 
 
 class Columns(Dataset[Any]):
-    """Samples out of columns: ``(features, labels)``, or features alone."""
+    """A dataset of columns: ``(features, labels)``, or only features."""
 
     def __init__(self, features: Sequence[Any], labels: Sequence[Any] = ()) -> None:
         self.features = [_tensor(column) for column in features]
@@ -35,7 +35,7 @@ class Columns(Dataset[Any]):
 def sendable(
     data: Any, feature_cols: Sequence[str] | None, label_cols: Sequence[str] | None
 ) -> Any:
-    """The data as it can be sent to a worker: of a DataFrame or of arrays, their columns."""
+    """Return the data in a form that can be sent to a worker."""
     if data is None:
         return None
     if is_frame(data):
@@ -62,7 +62,7 @@ def sendable(
 
 
 def loader_of(data: Any, config: Mapping[str, Any], batch_size: int, *, shuffle: bool) -> Any:
-    """A loader: what a creator makes, the batches of a dataset, or what was given."""
+    """Return a loader from a creator, a dataset or a loader."""
     if isinstance(data, Dataset):
         return DataLoader(data, batch_size=batch_size, shuffle=shuffle)
     if isinstance(data, DataLoader) or not isinstance(data, Callable):  # type: ignore[arg-type]
@@ -79,12 +79,12 @@ def loader_of(data: Any, config: Mapping[str, Any], batch_size: int, *, shuffle:
 
 
 def is_frame(data: Any) -> bool:
-    """Whether it is a DataFrame of Spark or pandas."""
+    """Return whether the data is a DataFrame of Spark or pandas."""
     return hasattr(data, "toPandas") or (hasattr(data, "columns") and hasattr(data, "iloc"))
 
 
 def predicted(data: Any, outputs: Any, output_cols: Sequence[str] | None) -> Any:
-    """Predictions in the form of the data: a DataFrame with further columns, a dict, or arrays."""
+    """Return predictions in the form of the data: a DataFrame, a dict, or arrays."""
     arrays = map_tensors(lambda tensor: tensor.numpy(), outputs)  # type: ignore[arg-type, return-value]
     if isinstance(data, Mapping):
         return {"prediction": arrays}

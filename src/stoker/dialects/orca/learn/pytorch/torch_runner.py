@@ -1,4 +1,4 @@
-"""`TorchRunner`: what callbacks see of a run."""
+"""`TorchRunner`: the run, as callbacks see it."""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.types import Output
 
-_IN_HAND = ("batch", "batch_idx", "output", "loss", "target")
+_PER_ITERATION = ("batch", "batch_idx", "output", "loss", "target")
 STOPPED = "runner.stop was set"
 
 
 class TorchRunner:
-    """What callbacks see of a run.
+    """The run, as callbacks see it.
 
-    Always: num_epochs, epochs (finished ones), epoch (the one in hand, from 1), global_step,
+    Always: num_epochs, epochs (finished ones), epoch (the current one, from 1), global_step,
     train_loader, val_loader, rank, size, model, optimizer, scheduler, criterion, config, metrics,
-    stop, and the pocket: `put`, `get`, `update`, `remove`. After an epoch: epoch_stats.
+    stop, and stored values: `put`, `get`, `update`, `remove`. After an epoch: epoch_stats.
 
-    Within an iteration alone: batch, batch_idx, output, loss, target, metrics_stats.
+    Only within an iteration: batch, batch_idx, output, loss, target, metrics_stats.
     """
 
     def __init__(self, engine: Engine, config: Mapping[str, Any]) -> None:
@@ -40,24 +40,24 @@ class TorchRunner:
         self.target: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name in _IN_HAND:
+        if name in _PER_ITERATION:
             raise AttributeError(
                 f"runner.{name} belongs to an iteration and there is none, or nobody has set it yet"
             )
-        known = [*vars(self), *_IN_HAND, *(n for n in dir(type(self)) if n[0] != "_")]
+        known = [*vars(self), *_PER_ITERATION, *(n for n in dir(type(self)) if n[0] != "_")]
         raise AttributeError(f"a runner has no {name!r}{did_you_mean(name, known)}")
 
     # Counters and limits
 
     epochs = property(lambda self: self.run.epoch, doc="Finished epochs.")
-    epoch = property(lambda self: self.run.current_epoch, doc="The one in hand, from 1.")
+    epoch = property(lambda self: self.run.current_epoch, doc="The current epoch, from 1.")
     global_step = property(lambda self: self.run.step, doc="Finished updates.")
     rank = property(lambda self: dist.rank(), doc="The number of this process.")
     size = property(lambda self: dist.world_size(), doc="How many processes there are.")
 
     @property
     def num_epochs(self) -> int | None:
-        """The epochs of the run in all, None where nothing tells."""
+        """The total number of epochs, or None if unknown."""
         run = self.run
         if run.max_epochs is None and run.max_steps and run.steps_per_epoch:
             return math.ceil(run.max_steps / run.steps_per_epoch)
@@ -65,7 +65,7 @@ class TorchRunner:
 
     @property
     def stop(self) -> bool:
-        """Whether the run ends with the iteration in hand."""
+        """Whether the run stops after the current iteration."""
         return self.run.stop_reason is not None
 
     @stop.setter
@@ -82,7 +82,7 @@ class TorchRunner:
 
     @property
     def scheduler(self) -> Any:
-        """What the scheduler creator made, None without one."""
+        """The scheduler, or None."""
         return next(iter(self.engine.lr_schedulers.values()), None)
 
     lr_scheduler = scheduler
@@ -98,48 +98,48 @@ class TorchRunner:
 
     @property
     def metrics_stats(self) -> dict[str, Any]:
-        """Loss and samples of the iteration in hand; reading it waits for the device."""
+        """Loss and samples of the current iteration; reading it synchronizes with the device."""
         return {"train_loss": float(self.loss.detach()), "num_samples": self.run.sizes[0]}
 
     # The pocket
 
     def put(self, key: str, value: Any) -> None:
-        """Keep something under a name that is new. Plain values and tensors are saved."""
+        """Store a value under a new name. Plain values and tensors are saved in checkpoints."""
         if key in self.pocket:
             raise KeyError(f"the pocket has {key!r} already: use update()")
         self.pocket[key] = value
 
     def update(self, key: str, value: Any) -> None:
-        """Replace what is kept under a name, or keep it there."""
+        """Store or replace a value under a name."""
         self.pocket[key] = value
 
     def get(self, key: str) -> Any:
-        """What is kept under a name."""
+        """Return the value of a name."""
         if key not in self.pocket:
             raise KeyError(f"the pocket has no {key!r}{did_you_mean(key, self.pocket)}")
         return self.pocket[key]
 
     def remove(self, key: str) -> None:
-        """Forget it."""
+        """Remove a value."""
         self.get(key)
         del self.pocket[key]
 
     # What the loop does
 
     def take(self, batch: Any, index: int) -> None:
-        """An iteration begins."""
+        """Begin an iteration."""
         self.batch, self.batch_idx = batch, index
 
     def drop(self) -> None:
-        """An iteration is over: nothing of it stays."""
-        for name in _IN_HAND:
+        """End an iteration and clear its attributes."""
+        for name in _PER_ITERATION:
             self.__dict__.pop(name, None)
 
     def result(self, owner: Any, stage: str) -> Output:
-        """What the owner's forward has left behind.
+        """Return the output that the owner's forward has set.
 
         Raises:
-            ValueError: it has left out something.
+            ValueError: An attribute is missing.
         """
         left = self.__dict__
         for name in ("output", "loss") if stage == "train" else ("output",):
@@ -156,12 +156,12 @@ class TorchRunner:
 
 
 def renamed(results: Mapping[str, float]) -> dict[str, float]:
-    """Results under Orca's names: ``val/loss`` is ``val_loss``."""
+    """Return results under the names of Orca: ``val/loss`` becomes ``val_loss``."""
     return {name.replace("/", "_"): value for name, value in results.items()}
 
 
 class _Model:
-    """The model as it runs here: called through the engine, otherwise itself."""
+    """The model; calls go through the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.__dict__["_engine"] = engine

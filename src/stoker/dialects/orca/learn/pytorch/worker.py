@@ -1,4 +1,4 @@
-"""What an estimator has done, here or in every process of a job."""
+"""Run the work of an estimator, locally or in every process of a job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from stoker.rundir import files
 
 @dataclass
 class Parts:
-    """What an estimator trains, as functions that make it or as objects."""
+    """The components of a training, as objects or functions that build them."""
 
     model: Any
     optimizer: Any
@@ -35,7 +35,7 @@ class Parts:
     config: Mapping[str, Any]
 
     def engine(self) -> Engine:
-        """Make them."""
+        """Build the components."""
         model = self.model if isinstance(self.model, nn.Module) else self.model(self.config)
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass
 class Job:
-    """One fit, evaluation or prediction."""
+    """A fit, evaluation or prediction."""
 
     parts: Parts
     task: Literal["fit", "evaluate", "predict"]
@@ -69,11 +69,11 @@ class Job:
     callbacks: Sequence[Callback]
     folder: str
     keeps: bool
-    """Whether what is in the folder is wanted after the estimator is gone."""
+    """Whether to keep the folder after the estimator is shut down."""
     at: str | None = None
-    """The checkpoint to go on from, None for the newest of the folder."""
+    """The checkpoint to resume from, or None for the newest of the folder."""
     weights: str | None = None
-    """Weights alone to begin with."""
+    """Initial weights."""
     validation: Any = None
     epochs: int | None = None
     max_steps: int | None = None
@@ -84,7 +84,7 @@ class Job:
 
 @dataclass
 class Done:
-    """What came of a job: counters, and the results of an evaluation or a prediction."""
+    """The result of a job: counters, and results of an evaluation or a prediction."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     epoch: int = 0
@@ -94,7 +94,7 @@ class Done:
 
 
 def work(job: Job, engine: Engine | None = None) -> Done:
-    """Do it; every process of a job calls this."""
+    """Run a job; every process calls this."""
     made_here = engine is None
     engine = engine or job.parts.engine()
     if job.weights is not None and job.at is None:
@@ -131,14 +131,14 @@ def _hooks(
 
 
 def _saving(job: Job, callbacks: Sequence[Callback]) -> list[Hook]:
-    """One hook that saves the run, as often as a `ModelCheckpoint` says, and one for its names."""
+    """Return the hook that saves the run, and the hook that names checkpoints."""
     folder = Path(job.folder) / files.CHECKPOINTS
-    asked = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
-    if len(asked) > 1:
-        raise ValueError(f"{len(asked)} ModelCheckpoints were given, expected at most one")
-    if asked:
-        every = asked[0].every
-        return [hooks.Checkpoint(every, keep=None, folder=folder), asked[0].names(folder)]
+    found = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} ModelCheckpoints were given, expected at most one")
+    if found:
+        every = found[0].every
+        return [hooks.Checkpoint(every, keep=None, folder=folder), found[0].names(folder)]
     return [hooks.Checkpoint("1ep" if job.keeps else None, folder=folder)]
 
 

@@ -1,4 +1,4 @@
-"""Callbacks, and the one that owns the step."""
+"""Callbacks, and `MainCallback`, which owns the step."""
 
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 from stoker.dialects.orca.learn.pytorch.callbacks.maincallback import MainCallBack, MainCallback

@@ -7,7 +7,7 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
 
 
 class Callback:
-    """Code at named points; each takes the runner.
+    """Code at named points of a run, which takes the runner.
 
         before_run
           before_train_epoch
@@ -25,43 +25,43 @@ class Callback:
     """
 
     def before_run(self, runner: TorchRunner) -> None:
-        """A fit begins."""
+        """Run before a fit."""
         self.on_run_begin(runner)
 
     def after_run(self, runner: TorchRunner) -> None:
-        """A fit ends, well or not."""
+        """Run after a fit, even if it failed."""
         self.on_run_end(runner)
 
     def before_epoch(self, runner: TorchRunner) -> None:
-        """A pass over training, validation or prediction data begins."""
+        """Run before a pass over training, validation or prediction data."""
         self.on_epoch_begin(runner)
 
     def after_epoch(self, runner: TorchRunner) -> None:
-        """Such a pass is over; of training data with its validation."""
+        """Run after a pass; after that over training data and its validation."""
         self.on_epoch_end(runner)
 
     def before_iter(self, runner: TorchRunner) -> None:
-        """A batch is there."""
+        """Run before a batch."""
         self.on_iter_begin(runner)
 
     def after_iter(self, runner: TorchRunner) -> None:
-        """A batch is done."""
+        """Run after a batch."""
         self.on_iter_end(runner)
 
     def before_train_epoch(self, runner: TorchRunner) -> None:
-        """A pass over the data of a stage begins."""
+        """Run before a pass over the data of a stage."""
         self.before_epoch(runner)
 
     def after_train_epoch(self, runner: TorchRunner) -> None:
-        """It is over; of training with its validation: see ``runner.epoch_stats``."""
+        """Run after it; for training after its validation, with ``runner.epoch_stats``."""
         self.after_epoch(runner)
 
     def before_train_iter(self, runner: TorchRunner) -> None:
-        """A batch of a stage is there."""
+        """Run before a batch of a stage."""
         self.before_iter(runner)
 
     def after_train_iter(self, runner: TorchRunner) -> None:
-        """It is done: an update is made and counted, a prediction is in ``runner.output``."""
+        """Run after a batch: the update is counted, a prediction is in ``runner.output``."""
         self.after_iter(runner)
 
     before_val_epoch = before_pred_epoch = before_train_epoch
@@ -88,13 +88,13 @@ class Callback:
         """The older spelling of ``after_iter``."""
 
     def every_n_iter(self, runner: TorchRunner, n: int) -> bool:
-        """Whether a multiple of ``n`` updates is finished; never for ``n`` below 1."""
+        """Return whether a multiple of ``n`` updates is finished; False if ``n`` < 1."""
         return n > 0 and runner.global_step > 0 and runner.global_step % n == 0
 
     def every_n_epoch(self, runner: TorchRunner, n: int) -> bool:
-        """Whether a multiple of ``n`` epochs is finished; never for ``n`` below 1."""
+        """Return whether a multiple of ``n`` epochs is finished; False if ``n`` < 1."""
         return n > 0 and runner.epochs > 0 and runner.epochs % n == 0
 
     def hooks(self) -> Sequence[Hook]:
-        """Stoker's own hooks that do the work of this callback."""
+        """Return the Stoker hooks that implement this callback."""
         return ()

@@ -1,4 +1,4 @@
-"""`MainCallback`: the one owner of forward, backward and learning rate."""
+"""`MainCallback`: the owner of forward, backward and learning rate."""
 
 from collections.abc import Iterable
 from inspect import signature
@@ -10,14 +10,14 @@ from stoker.engine.batch import call_model, find_loss, target_error
 
 
 class MainCallback(Callback):
-    """What one update means. A run has exactly one; override the parts that differ.
+    """The definition of an update. A run has exactly one; override the parts that differ.
 
     A forward sets ``runner.output`` and ``runner.loss``, and ``runner.target`` where metrics are to
     see another target than the last part of the batch.
     """
 
     def on_iter_forward(self, runner: TorchRunner) -> None:
-        """Model and loss on a batch ``(*features, target)``; training and validation alike.
+        """Run model and loss on a batch ``(*features, target)`` of training or validation.
 
         Without a criterion the model gets what it takes of the batch, and may return its own loss.
         """
@@ -41,32 +41,32 @@ class MainCallback(Callback):
             raise
 
     def on_train_forward(self, runner: TorchRunner) -> None:
-        """The forward pass of training."""
+        """Run the forward pass of training."""
         self.on_iter_forward(runner)
 
     def on_val_forward(self, runner: TorchRunner) -> None:
-        """The forward pass of validation."""
+        """Run the forward pass of validation."""
         self.on_iter_forward(runner)
 
     def on_pred_forward(self, runner: TorchRunner) -> None:
-        """The forward pass of prediction: the model on all parts of the batch that it takes."""
+        """Run the forward pass of prediction on all parts of the batch that the model takes."""
         runner.output = call_model(runner.engine, taken(runner, runner.batch))
 
     def on_iter_backward(self, runner: TorchRunner) -> None:
-        """Forget the last gradients, take new ones, and update."""
+        """Reset the gradients, run backward, and update."""
         engine = runner.engine
         engine.zero_grad()
         engine.backward(runner.loss)
         engine.update()
 
     def on_lr_adjust(self, runner: TorchRunner) -> Any:
-        """Move the scheduler, if there is one: after each epoch, or after each update."""
+        """Step the scheduler, if there is one, after each epoch or update."""
         if runner.scheduler is not None:
             runner.engine.adjust_lr()
 
 
 def taken(runner: TorchRunner, batch: Any) -> Any:
-    """What the model takes of a batch: all its parts, or those before the target."""
+    """Return the model's inputs: all parts of a batch, or those before the target."""
     if isinstance(batch, tuple | list):
         try:
             signature(runner.engine.model.forward).bind(*batch)
@@ -76,13 +76,13 @@ def taken(runner: TorchRunner, batch: Any) -> Any:
 
 
 MainCallBack = MainCallback
-"""As it is spelled in places."""
+"""An alternative spelling."""
 
 
 def make_only_mainCallback(  # noqa: N802
     callbacks: Iterable[Any] | None,
 ) -> tuple[MainCallback, list[Callback]]:
-    """The one owner, and all callbacks with it at the head; what was given stays as it is."""
+    """Return the owner of the step, and a new list of callbacks that starts with it."""
     given = list(callbacks or ())
     for one in given:
         if not isinstance(one, Callback):

@@ -1,4 +1,4 @@
-"""`MaxstepsCallback`: an end by updates."""
+"""`MaxstepsCallback`: limit the number of updates."""
 
 from stoker.data.feeder import count_of
 from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
@@ -6,7 +6,7 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
 
 
 class MaxstepsCallback(Callback):
-    """Ends the run after ``max_step`` updates, counted from its beginning, whatever the epochs."""
+    """Stop the run after ``max_step`` updates in total."""
 
     def __init__(self, max_step: int) -> None:
         self.max_step = count_of("max_step", max_step)

@@ -1,4 +1,4 @@
-"""`ModelCheckpoint`: checkpoints under names of one's own."""
+"""`ModelCheckpoint`: checkpoints under custom names."""
 
 import os
 from pathlib import Path
@@ -19,15 +19,14 @@ _PLACES = ("epoch", "iter")
 
 
 class ModelCheckpoint(Callback):
-    """Saves the run, and names what was saved: ``epoch=3.ckpt``, ``last.ckpt``.
+    """Save checkpoints under names such as ``epoch=3.ckpt`` and ``last.ckpt``.
 
-    What is saved are Stoker's checkpoints, in ``checkpoints/`` beside the names or in the
-    estimator's ``model_dir``; a name is a link to one of them. The same script started again goes
-    on from the newest.
+    The names are links to Stoker checkpoints, which are in ``checkpoints/`` next to them or in the
+    estimator's ``model_dir``. The same script started again resumes from the newest.
 
-    ``filepath`` is folder and name, such as ``"models/net-{epoch:02d}-{iter}"``; ``interval``
-    counts epochs, or updates; -1 means every epoch, and by updates only the end. With
-    ``save_weights_only`` the names lead to the weights alone.
+    ``filepath`` is a folder and a name, such as ``"models/net-{epoch:02d}-{iter}"``. ``interval``
+    counts epochs or updates; -1 means every epoch, or for updates only the end. With
+    ``save_weights_only`` the names link to the weights only.
     """
 
     def __init__(
@@ -53,19 +52,19 @@ class ModelCheckpoint(Callback):
         self.every = None if never else Every.of(f"{count}{unit}")
 
     def name(self, epoch: int, step: int) -> str:
-        """What a checkpoint is called."""
+        """Return the name of a checkpoint."""
         template = self.template
         for place in _PLACES:
             template = template.replace(f"{{{place}", f"{place}={{{place}")
         return template.format(epoch=epoch, iter=step) + ".ckpt"
 
     def names(self, checkpoints: Path) -> Hook:
-        """The hook that names what is in that folder."""
+        """Return the hook that names the checkpoints of that folder."""
         return Names(self, checkpoints)
 
 
 class Names(Hook):
-    """Links the names of a `ModelCheckpoint` to the checkpoints themselves."""
+    """Link the names of a `ModelCheckpoint` to the checkpoints."""
 
     priority = Priority.SAVE + 10
     same_on_all_ranks = True
@@ -77,7 +76,7 @@ class Names(Hook):
         self._every = callback.every
 
     def before_run(self, run: Run) -> None:
-        """Refuse a folder with the checkpoints of something else, in all processes alike."""
+        """Reject a folder with the checkpoints of another run, on all ranks."""
         inside = self._checkpoints.resolve()
         found = self._callback.folder.glob("*.ckpt")
         others = [path.name for path in found if not path.resolve().is_relative_to(inside)]
@@ -89,11 +88,11 @@ class Names(Hook):
             )
 
     def before_epoch(self, run: Run) -> None:
-        """Name what was saved meanwhile."""
+        """Name the checkpoints saved since the last call."""
         self._link()
 
     def after_run(self, run: Run) -> None:
-        """Name the rest, and the last."""
+        """Name the remaining checkpoints, and the last."""
         self._link(last=True)
 
     def _link(self, *, last: bool = False) -> None:

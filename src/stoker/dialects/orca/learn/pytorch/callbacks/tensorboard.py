@@ -1,4 +1,4 @@
-"""`TensorBoardCallback`: results for TensorBoard."""
+"""`TensorBoardCallback`: write results to TensorBoard."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +8,15 @@ from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 
 
 class TensorBoardCallback(Callback):
-    """Writes into ``log_dir`` each "epoch", "batch" or number of updates; one writer, by update."""
+    """Write to ``log_dir`` every "epoch", "batch" or number of updates."""
 
     def __init__(self, log_dir: str | Path, freq: str | int = "epoch") -> None:
-        whole = isinstance(freq, int) and not isinstance(freq, bool) and freq > 0
-        if not whole and freq not in ("epoch", "batch"):
+        is_count = isinstance(freq, int) and not isinstance(freq, bool) and freq > 0
+        if not is_count and freq not in ("epoch", "batch"):
             raise ValueError(f"freq is 'epoch', 'batch' or a number of updates, got {freq!r}")
         self.log_dir = Path(log_dir)
         self.freq = {"epoch": "1ep", "batch": "1st"}.get(str(freq), freq)
 
     def hooks(self) -> Sequence[Hook]:
-        """The writer."""
+        """Return the writing hook."""
         return (hooks.LR(), hooks.Write(events.TensorBoard(self.log_dir), every=self.freq))

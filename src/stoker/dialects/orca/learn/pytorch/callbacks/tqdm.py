@@ -7,8 +7,8 @@ from stoker.dialects.orca.learn.pytorch.callbacks.base import Callback
 
 
 class TqdmCallback(Callback):
-    """Stoker's progress bar, on the first process."""
+    """Show Stoker's progress bar on rank 0."""
 
     def hooks(self) -> Sequence[Hook]:
-        """The bar."""
+        """Return the progress hook."""
         return (hooks.Progress(),)

@@ -1,4 +1,4 @@
-"""`WandbLoggerCallback`: results for Weights & Biases."""
+"""`WandbLoggerCallback`: log results to Weights & Biases."""
 
 from importlib import import_module
 from typing import Any
@@ -8,9 +8,9 @@ from stoker.dialects.orca.learn.pytorch.torch_runner import TorchRunner
 
 
 class WandbLoggerCallback(Callback):
-    """Logs the results of each epoch, from the first process alone; and config and model if asked.
+    """Log the results of each epoch on rank 0, and optionally the config and the model.
 
-    Further arguments are those of ``wandb.init``.
+    Further arguments are passed to ``wandb.init``.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class WandbLoggerCallback(Callback):
         self._run: Any = None
 
     def before_run(self, runner: TorchRunner) -> None:
-        """Begin a run there."""
+        """Start a W&B run."""
         if runner.rank != 0:
             return
         config = {"config": dict(runner.config)} if self.log_config else {}
@@ -35,7 +35,7 @@ class WandbLoggerCallback(Callback):
             self._run.log(runner.epoch_stats, step=runner.global_step)
 
     def after_run(self, runner: TorchRunner) -> None:
-        """End it."""
+        """Finish the W&B run."""
         if self._run is not None:
             self._run.finish()
             self._run = None
