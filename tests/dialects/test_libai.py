@@ -484,7 +484,7 @@ def test_nodes_are_edited_built_inside_out_and_saved(tmp_path):
         instantiate({"a": 1}, b=2)
     LazyConfig.save(cfg, tmp_path / "saved.yaml")
     assert LazyConfig.load(tmp_path / "saved.yaml") == cfg
-    assert "cfg.model = L(dialects.libai_tasks.Net)(hidden=24)" in LazyConfig.to_py(cfg)
+    assert "cfg.model = L(support.tasks.libai.Net)(hidden=24)" in LazyConfig.to_py(cfg)
 
 
 @pytest.mark.row("L18")

@@ -123,7 +123,7 @@ def test_what_was_cut_short_begins_anew_with_another_config(tmp_path, caplog):
     again = made(tmp_path / "cut", saving)
     again.configs.lr = 0.02
     again.train()
-    assert "lr differ, so it begins anew" in caplog.text
+    assert "lr differ: starting from scratch" in caplog.text
     fresh = made(tmp_path / "fresh", saving)
     fresh.configs.lr = 0.02
     fresh.train()

@@ -1,4 +1,4 @@
-"""Towhee's trainer on Stoker: replace ``towhee`` by ``stoker.dialects.towhee`` in a script."""
+"""The trainer of Towhee: replace ``towhee`` by ``stoker.dialects.towhee`` in a script."""
 
 from stoker.dialects.towhee import ops
 

@@ -1,4 +1,4 @@
-"""Training of whatever has a model: an operator, or any object."""
+"""Train an operator, or any object with a model."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def setup_trainer(
     eval_dataloader: Any = None,
     model_card: Any = None,
 ) -> Trainer:
-    """The trainer of an object with a ``model`` (or ``_model``): made once, then given anew."""
+    """Return the trainer of an object with a ``model`` (or ``_model``), which is built once."""
     given = {
         "configs": training_config,
         "train_dataset": train_dataset,
@@ -50,7 +50,7 @@ def train(
     eval_dataloader: Any = None,
     model_card: Any = None,
 ) -> None:
-    """Train any object with a ``model``; called again, it trains further if epochs are left."""
+    """Train any object with a ``model``; a second call trains the remaining epochs."""
     trainer = setup_trainer(
         operator,
         training_config,
@@ -64,7 +64,7 @@ def train(
 
 
 class NNOperator:
-    """Base of operators with a ``model``: they are trained by their own ``train``."""
+    """Base class of operators with a ``model``, which have a ``train`` method."""
 
     model: Any
     _trainer: Trainer | None = None
@@ -74,5 +74,5 @@ class NNOperator:
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer, made when it is first needed."""
+        """The trainer, built on first use."""
         return self._trainer if self._trainer is not None else self.setup_trainer()

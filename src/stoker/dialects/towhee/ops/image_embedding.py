@@ -1,4 +1,4 @@
-"""Operators that make vectors of images."""
+"""Operators that embed images."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from stoker.dialects.towhee.operator import NNOperator
 
 
 class TimmOperator(NNOperator):
-    """A model of timm, with its weights, as an operator."""
+    """A pretrained timm model as an operator."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
     def __call__(self, images: Tensor) -> Tensor:
-        """What the model makes of a batch of images."""
+        """Return the embeddings of a batch of images."""
         self.model.eval()
         with torch.no_grad():
             vectors: Tensor = self.model(images)
@@ -23,18 +23,18 @@ class TimmOperator(NNOperator):
 
 
 class Described:
-    """An operator that is made when it is asked for."""
+    """An operator that is built on first use."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
 
     def get_op(self) -> Any:
-        """The operator itself."""
+        """Return the operator."""
         return self._make()
 
 
 def timm(model_name: str, num_classes: int = 1000, **options: Any) -> Described:
-    """A model of timm by its name; options go to ``timm.create_model``."""
+    """Return a timm model by name; options are passed to ``timm.create_model``."""
 
     def make() -> TimmOperator:
         try:

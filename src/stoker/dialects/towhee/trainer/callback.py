@@ -1,4 +1,4 @@
-"""Callbacks: code at points of a training, and the flags by which it steers."""
+"""Callbacks, and the flags by which they control training."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -18,23 +18,23 @@ _KNOWN = ("epoch_loss", "epoch_metric", "step_loss", "eval_epoch_loss", "eval_ep
 
 @dataclass
 class TrainerControl:
-    """What a callback may ask of the training; it is done after the batch or epoch in hand."""
+    """Requests of callbacks, which are carried out after the current batch or epoch."""
 
     should_training_stop: bool = False
     should_epoch_stop: bool = False
     should_save: bool = False
     should_evaluate: bool = False
     should_log: bool = False
-    reason: str = "a callback asked for it"
+    reason: str = "requested by a callback"
 
     def reset(self) -> None:
-        """Ask for nothing, as at the beginning of every epoch."""
+        """Clear all requests, as at the start of every epoch."""
         for one in fields(self):
             setattr(self, one.name, one.default)
 
 
 class Callback:
-    """Code at points of a training. Override those you need.
+    """Code at points of training. Override the methods you need.
 
         on_train_begin
           on_epoch_begin
@@ -45,58 +45,58 @@ class Callback:
           on_epoch_end
         on_train_end
 
-    ``logs`` is one dict for the whole training: epoch, global_step, eval_global_step, lr,
+    ``logs`` is one dict for the entire training: epoch, global_step, eval_global_step, lr,
     step_loss, epoch_loss, epoch_metric, and eval_step_loss, eval_epoch_loss, eval_epoch_metric.
-    With ``state_dict`` and ``load_state_dict`` a callback goes on where a killed training was.
+    With ``state_dict`` and ``load_state_dict`` the state of a callback is restored on resume.
     """
 
     reads_every = 1
-    """It looks at the numbers of a training batch after multiples of so many steps; 0: never."""
+    """How often, in steps, the callback reads the numbers of a training batch; 0 for never."""
 
     def hook(self, output_dir: Path) -> Hook | None:
-        """A hook of Stoker's that does its work, if there is one."""
+        """Return a Stoker hook that implements the callback, or None."""
         return None
 
     def log_now(self, logs: Logs) -> None:
-        """Show the numbers of the step, whatever the period: a callback has asked for it."""
+        """Show the numbers of the step now, on request of a callback."""
 
     def on_batch_begin(self, batch: Any, logs: Logs) -> None:
-        """A batch is there, for training or for evaluation."""
+        """Run before a batch of training or evaluation."""
 
     def on_batch_end(self, batch: Any, logs: Logs) -> None:
-        """The batch is done."""
+        """Run after a batch of training or evaluation."""
 
     def on_epoch_begin(self, epochs: int, logs: Logs) -> None:
-        """An epoch begins; the first is 1."""
+        """Run before an epoch; the first is 1."""
 
     def on_epoch_end(self, epochs: int, logs: Logs) -> None:
-        """An epoch is over, its evaluation too."""
+        """Run after an epoch and its evaluation."""
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Training begins."""
+        """Run before training."""
 
     def on_train_end(self, logs: Logs) -> None:
-        """Training is over."""
+        """Run after training."""
 
     def on_train_batch_begin(self, batch: Any, logs: Logs) -> None:
-        """A training batch is there; likewise of evaluation."""
+        """Run before a training batch."""
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
-        """The update is made, or the evaluation batch judged."""
+        """Run after a training batch."""
         self.on_batch_end(batch, logs)
 
     on_eval_batch_begin, on_eval_batch_end = on_train_batch_begin, on_train_batch_end
 
     def on_eval_begin(self, logs: Logs) -> None:
-        """An evaluation begins."""
+        """Run before an evaluation."""
 
     def on_eval_end(self, logs: Logs) -> None:
-        """An evaluation is over; its results are in the logs."""
+        """Run after an evaluation; its results are in the logs."""
 
 
 class CallbackList:
-    """Callbacks in the order they were added."""
+    """Callbacks in order of addition."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
@@ -108,7 +108,7 @@ class CallbackList:
         return len(self._callbacks)
 
     def add_callback(self, callback: Any, singleton: bool = True) -> None:
-        """Add one; with ``singleton`` it takes the place of those of its class."""
+        """Add a callback; with ``singleton`` it replaces others of its class."""
         if not isinstance(callback, Callback):
             kind = f"the class {callback.__name__}" if isinstance(callback, type) else callback
             raise TypeError(f"{kind} is no Callback, expected an object of a class derived from it")
@@ -117,13 +117,13 @@ class CallbackList:
         self._callbacks.append(callback)
 
     def pop_callback(self, callback: Callback | type[Callback]) -> None:
-        """Take out those of this class."""
+        """Remove the callbacks of this class."""
         kind = callback if isinstance(callback, type) else type(callback)
         self._callbacks = [c for c in self._callbacks if type(c).__name__ != kind.__name__]
 
 
 class EarlyStoppingCallback(Callback):
-    """Stops the training after ``patience`` results in a row that were no improvement.
+    """Stop training after ``patience`` results without an improvement.
 
     ``control`` is the trainer's ``trainercontrol``. A value must be better by ``min_delta``, and
     than the ``baseline`` if there is one.
@@ -139,33 +139,37 @@ class EarlyStoppingCallback(Callback):
         baseline: float | None = None,
     ) -> None:
         self.control, self.monitor = control, monitor
-        self._judge = hooks.EarlyStopping(
+        self._early_stopping = hooks.EarlyStopping(
             monitor, patience=max(1, patience), min_delta=min_delta, mode=mode, baseline=baseline
         )
-        self.state_dict: Callable[[], dict[str, Any]] = self._judge.state_dict
-        self.load_state_dict: Callable[[dict[str, Any]], None] = self._judge.load_state_dict
+        self.state_dict: Callable[[], dict[str, Any]] = self._early_stopping.state_dict
+        self.load_state_dict: Callable[[dict[str, Any]], None] = (
+            self._early_stopping.load_state_dict
+        )
 
     def on_eval_end(self, logs: Logs) -> None:
-        """Judge a result of an evaluation."""
+        """Check an evaluation result."""
         if self.monitor not in logs and self.monitor not in _KNOWN:
             near = did_you_mean(self.monitor, logs)
-            raise ValueError(f"early stopping watches {self.monitor!r}, which is not logged{near}")
+            raise ValueError(f"early stopping monitors {self.monitor!r}, which is not logged{near}")
         if self.monitor.startswith("eval_"):
-            self._look(logs)
+            self._check(logs)
 
     def on_epoch_end(self, epochs: int, logs: Logs) -> None:
-        """Judge a result of training."""
+        """Check a training result."""
         if not self.monitor.startswith("eval_"):
-            self._look(logs)
+            self._check(logs)
 
-    def _look(self, logs: Logs) -> None:
-        reason = self._judge.check(float(logs[self.monitor])) if self.monitor in logs else None
+    def _check(self, logs: Logs) -> None:
+        reason = (
+            self._early_stopping.check(float(logs[self.monitor])) if self.monitor in logs else None
+        )
         if reason is not None:
             self.control.should_training_stop, self.control.reason = True, reason
 
 
 class ModelCheckpointCallback(Callback):
-    """Saves at multiples of epochs or of training batches, as ``epoch_N`` or ``iteration_N``.
+    """Save at multiples of epochs or training batches, as ``epoch_N`` or ``iteration_N``.
 
     The folder of these is ``filepath``, seen from ``output_dir``; a period of -1 is off.
     """
@@ -190,18 +194,18 @@ class ModelCheckpointCallback(Callback):
         self.every_n_epoch, self.every_n_iteration = every_n_epoch, every_n_iteration
 
     def on_train_batch_end(self, batch: Any, logs: Logs) -> None:
-        """Ask for a save when it is due."""
+        """Request a save when it is due."""
         if self.every_n_iteration > 0 and logs["global_step"] % self.every_n_iteration == 0:
             self.control.should_save = True
 
     def on_epoch_end(self, epochs: int, logs: Logs) -> None:
-        """Ask for a save when it is due."""
+        """Request a save when it is due."""
         if self.every_n_epoch > 0 and epochs % self.every_n_epoch == 0:
             self.control.should_save = True
 
 
 class TensorBoardCallBack(Callback):
-    """Writes the numbers of every step and evaluation for TensorBoard.
+    """Write the numbers of every step and evaluation to TensorBoard.
 
     Without a ``log_dir`` it is ``runs/`` and the name of ``output_dir``, with the comment behind.
     """
@@ -210,13 +214,13 @@ class TensorBoardCallBack(Callback):
         self.log_dir, self.comment = log_dir, comment
 
     def hook(self, output_dir: Path) -> Hook:
-        """A `Write` each step."""
+        """Return a `Write` hook for every step."""
         usual = Path("runs") / f"{output_dir.resolve().name}{self.comment}"
         return hooks.Write(TensorBoard(self.log_dir or usual), every=1)
 
 
 class PrintCallBack(Callback):
-    """Prints a line each ``step_frequency`` steps of training and of evaluation."""
+    """Print a line every ``step_frequency`` steps of training and evaluation."""
 
     def __init__(self, total_epoch_num: int, step_frequency: int = 16) -> None:
         self.total_epoch_num = total_epoch_num
@@ -243,13 +247,13 @@ class PrintCallBack(Callback):
 
 
 class ProgressBarCallBack(Callback):
-    """A bar in place of lines, for ``total_epoch_num`` passes over ``train_dataloader``."""
+    """Show a progress bar instead of lines."""
 
     def __init__(self, total_epoch_num: int, train_dataloader: Any = None) -> None:
         self.total_epoch_num, self.train_dataloader = total_epoch_num, train_dataloader
 
     def hook(self, output_dir: Path) -> Hook:
-        """Stoker's own bar."""
+        """Return Stoker's progress bar."""
         return hooks.Progress()
 
 

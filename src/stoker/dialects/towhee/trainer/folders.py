@@ -1,7 +1,7 @@
-"""``epoch_N``, ``iteration_N`` and ``final_epoch``: checkpoints under the names of Towhee.
+"""Checkpoints under the names of Towhee: ``epoch_N``, ``iteration_N`` and ``final_epoch``.
 
 epoch_1/
-    step-00000002/      the checkpoint, which shares its files with ``checkpoints/``
+    step-00000002/      the checkpoint, hard-linked to ``checkpoints/``
     model.pth           its weights, as torch.save writes a state dict
     state.pt            epoch, optimizer, scheduler and last results
     README.md           the model card
@@ -30,11 +30,16 @@ _log = get_logger()
 
 
 class Folders(hooks.Checkpoint):
-    """Saves a run so that it can go on, and what was asked for under its own name too.
+    """Save a run so that it can be resumed, and publish requested saves under their names.
 
-    What is needed to go on is in ``checkpoints`` below ``output_dir``, until the end. Folders with
-    names go to ``named``, None where only flags ask for them; ``put`` writes what is beside the
-    checkpoint in them. A run that begins ``anew`` removes what another one needed to go on.
+    Until the run ends, its checkpoints are in ``output_dir/checkpoints``.
+
+    Args:
+        output_dir: The folder of the training.
+        named: The folder of named saves; None if only flags request them.
+        settings: The training config, to recognize an interrupted run.
+        put: Writes the other files of a named save.
+        fresh: Remove the checkpoints of an interrupted run first.
     """
 
     def __init__(
@@ -44,23 +49,23 @@ class Folders(hooks.Checkpoint):
         settings: dict[str, Any],
         put: Callable[[Path], None],
         *,
-        anew: bool,
+        fresh: bool,
     ) -> None:
         super().__init__(None, keep=2, folder=output_dir / files.CHECKPOINTS)
         self._named, self._settings, self._put = named or output_dir, settings, put
-        self._names_last, self._anew = named is not None, anew
+        self._names_last, self._fresh = named is not None, fresh
         self._run: Run | None = None
         self._checkpoints: Checkpoints
 
     def opened(self, checkpoints: Checkpoints) -> None:
-        """Remove what another run has left there, if this one is new."""
+        """Remove the checkpoints of an interrupted run if this one starts from scratch."""
         self._checkpoints = checkpoints
-        if self._anew:
+        if self._fresh:
             _remove(checkpoints)
-        self._anew = False
+        self._fresh = False
 
     def before_train(self, run: Run) -> None:
-        """Note the run, which says where a save belongs; give a name that a kill has left out."""
+        """Publish a named save that a kill prevented."""
         super().before_train(run)
         self._run = run
         name = self._info_of(run.step).get("named")
@@ -68,7 +73,7 @@ class Folders(hooks.Checkpoint):
             self._publish(run.step, name)
 
     def info(self) -> dict[str, Any]:
-        """The settings of the run, and the name under which this save is published."""
+        """Return the settings of the run and the name of this save."""
         return {"training_config": self._settings, "named": self._name()}
 
     def must_wait(self, run: Run) -> bool:
@@ -83,7 +88,7 @@ class Folders(hooks.Checkpoint):
 
     def _publish(self, step: int, name: str) -> None:
         source, target = self._path(step), self._named / name
-        if not _alike(source, target):
+        if not _is_published(source, target):
             publish(target, lambda to: _linked(source, to / source.name), self._put)
 
     def _info_of(self, step: int) -> dict[str, Any]:
@@ -97,20 +102,20 @@ class Folders(hooks.Checkpoint):
         run = self._run
         if run is None or not run.step:
             return None
-        whole = run.epoch == run.current_epoch
-        if self.wanted(run) and not whole:
+        complete = run.epoch == run.current_epoch
+        if self.wanted(run) and not complete:
             return f"iteration_{run.step}"
         last = run.done and self._names_last and not run.requests.signal
-        return f"epoch_{run.epoch}" if whole and (self.wanted(run) or last) else None
+        return f"epoch_{run.epoch}" if complete and (self.wanted(run) or last) else None
 
 
 def publish(target: Path, save: Callable[[Path], None], put: Callable[[Path], None]) -> None:
-    """Make a folder whole beside its place, and then put it there; all processes call it."""
+    """Build a folder and publish it atomically; all processes must call it."""
     partial = target.with_name(f".{target.name}.partial")
     if dist.is_main():
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    dist.broadcast_from_rank0("")  # the others wait
+    dist.broadcast_from_rank0("")  # a barrier
     save(partial)
     put(partial)
     if dist.is_main():
@@ -120,15 +125,16 @@ def publish(target: Path, save: Callable[[Path], None], put: Callable[[Path], No
 
 
 def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> None:
-    """The files that Towhee has, which ``torch.load(…, weights_only=True)`` reads."""
+    """Write the files of Towhee, which ``torch.load(…, weights_only=True)`` reads."""
     torch.save(weights, path / "model.pth")
     torch.save(state, path / "state.pt")
 
 
-def was_cut_short(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
-    """Whether an attempt with these settings was cut short, so that it goes on by itself.
+def was_interrupted(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether a run with these settings was interrupted and can be resumed.
 
-    Another run is refused where it may not be replaced.
+    Raises:
+        FileExistsError: The folder has another run, and ``overwrite`` is False.
     """
     checkpoints = Checkpoints(output_dir / files.CHECKPOINTS)
     newest = checkpoints.newest()
@@ -142,17 +148,19 @@ def was_cut_short(output_dir: Path, settings: dict[str, Any], overwrite: bool) -
         )
     if then is not None:
         changed = ", ".join(name for name in settings if then.get(name) != settings[name])
-        _log.warning(f"a run in '{output_dir}' was cut short; {changed} differ, so it begins anew")
+        _log.warning(
+            f"a run in '{output_dir}' was interrupted, but {changed} differ: starting from scratch"
+        )
     return False
 
 
 def forget(output_dir: Path) -> None:
-    """Remove what a run needed to go on, now that it has ended."""
+    """Remove the checkpoints of a finished run."""
     folder = output_dir / files.CHECKPOINTS
     _remove(Checkpoints(folder))
     if dist.is_main():
         (folder / files.LOCK).unlink(missing_ok=True)
-        with suppress(OSError):  # others may have put something there
+        with suppress(OSError):  # the folder may have other files
             folder.rmdir()
 
 
@@ -165,14 +173,14 @@ def _remove(checkpoints: Checkpoints) -> None:
 
 
 def found(path: str | Path) -> Path:
-    """The checkpoint in a folder that was saved; a CheckpointError where there is none."""
+    """Return the checkpoint in a saved folder, or raise CheckpointError."""
     checkpoint = find_checkpoint(Path(path), None)
     assert checkpoint is not None
     return checkpoint
 
 
-def _alike(source: Path, target: Path) -> bool:
-    """Whether the checkpoint was given this name already."""
+def _is_published(source: Path, target: Path) -> bool:
+    """Return whether the checkpoint is already published under this name."""
     one, other = (folder / MANIFEST for folder in (source, target / source.name))
     return other.exists() and one.read_bytes() == other.read_bytes()
 

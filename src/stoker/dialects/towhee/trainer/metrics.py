@@ -1,4 +1,4 @@
-"""Metrics by the names that torchmetrics had or has."""
+"""Metrics by current and former torchmetrics names."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ _OLD = {
 
 
 class TMMetrics:
-    """A metric by its name: ``TMMetrics("F1Score", average="macro")``.
+    """A metric by name: ``TMMetrics("F1Score", average="macro")``.
 
     What newer torchmetrics ask for and the shapes tell, the task and the number of classes, is
     found with the first batch unless it is given.
@@ -52,36 +52,36 @@ class TMMetrics:
 
     @staticmethod
     def get_tm_avaliable_metrics() -> list[str]:
-        """Every name there is, the older ones included, as far as this torchmetrics has them."""
+        """Return all available names, including former ones."""
         found = metrics.available()
         return [*(old for old, new in _OLD.items() if new in found), *found]
 
     def reset(self) -> None:
-        """Forget all updates."""
+        """Discard all updates."""
         self._saved = None
         if self._metric is not None:
             self._metric.reset()
 
     def update(self, outputs: Any, targets: Any, /) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         if self._metric is None:
             self._metric = self._made(outputs)
         self._metric.update(outputs, targets)
 
     def compute(self) -> Any:
-        """The value over all updates, None before the first."""
+        """Return the value over all updates, or None before the first."""
         value = self._metric.compute() if self._metric is not None else None
         return float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has counted."""
+        """Return the state of the metric."""
         if self._metric is None:
             return {}
         count = getattr(self._metric, "_update_count", 0)
         return {"count": count, "state": self._metric.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave, with the next batch if the metric is not made yet."""
+        """Restore the state, with the next batch if the metric is not built yet."""
         self._saved = state or None
         if self._metric is not None:
             self._take_back()
@@ -108,12 +108,12 @@ class TMMetrics:
 
 
 def get_metric_by_name(metric_name: str, metrics_impl: str = "TMMetrics", **arguments: Any) -> Any:
-    """The metric of that name, made by ``metrics_impl``, of which there is one."""
+    """Return the metric of that name; ``metrics_impl`` has only one valid value."""
     if metrics_impl != "TMMetrics":
         raise ValueError(f"metrics are made by 'TMMetrics', got {metrics_impl!r}")
     return TMMetrics(metric_name, **arguments)
 
 
 def show_avaliable_metrics() -> None:
-    """Print every name there is."""
+    """Print all available names."""
     print("\n".join(TMMetrics.get_tm_avaliable_metrics()))

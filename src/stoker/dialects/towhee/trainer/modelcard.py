@@ -1,4 +1,4 @@
-"""`ModelCard`: what a saved model is, for people."""
+"""`ModelCard`: the description of a saved model."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import nn
 
 @dataclass
 class ModelCard:
-    """What is told of a model in the README.md beside it; what is None is found out."""
+    """The contents of a model's README.md; fields that are None are inferred."""
 
     model_name: str | None = None
     model_overview: str | None = None
@@ -19,7 +19,7 @@ class ModelCard:
     training_summary: dict[str, Any] = field(default_factory=dict)
 
     def describe(self, model: nn.Module, data: Any) -> None:
-        """Find out what was not said."""
+        """Infer missing fields."""
         count = sum(parameter.numel() for parameter in model.parameters())
         self.model_name = self.model_name or type(model).__name__
         self.model_overview = self.model_overview or f"A model with {count:,} parameters."
@@ -28,7 +28,7 @@ class ModelCard:
         self.dataset = self.dataset or f"{type(data).__name__}{size}"
 
     def save_model_card(self, path: str | Path) -> None:
-        """Write it as Markdown."""
+        """Write the card as Markdown."""
         config = "\n".join(f"- {k}: {v!r}" for k, v in (self.training_config or {}).items())
         summary = "\n".join(f"- {name}: {value}" for name, value in self.training_summary.items())
         text = (

@@ -1,4 +1,4 @@
-"""What a `TrainingConfig` describes, built."""
+"""Build the components that a `TrainingConfig` describes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -45,7 +45,7 @@ NATIVE = {
     "epoch_metric": "train/metric",
     "epoch_loss": "train/loss",
 }
-"""Stoker's names of the results that can be the best."""
+"""The names of the results that can be monitored, in Stoker."""
 
 
 def _named(spec: Spec) -> tuple[str, dict[str, Any]]:
@@ -62,13 +62,13 @@ def _made(registry: Registry, spec: Spec, *given: Any, **usual: Any) -> Any:
 
 
 def loss_of(configs: TrainingConfig) -> nn.Module:
-    """The loss function."""
+    """Build the loss function."""
     made: nn.Module = _made(LOSSES, configs.loss)
     return made
 
 
 def optimizer_of(configs: TrainingConfig, model: nn.Module) -> Optimizer:
-    """The optimizer over all parameters, at the rate of the config unless it has its own."""
+    """Build the optimizer of all parameters, with the rate of the config by default."""
     made: Optimizer = _made(OPTIMIZERS, configs.optimizer, model.parameters(), lr=configs.lr)
     return made
 
@@ -76,7 +76,7 @@ def optimizer_of(configs: TrainingConfig, model: nn.Module) -> Optimizer:
 def scheduler_of(
     configs: TrainingConfig, optimizer: Optimizer, total: int | None, so_far: tuple[int, Any]
 ) -> Any:
-    """The schedule of the rate over ``total`` updates, None where that is not known.
+    """Build the LR schedule over ``total`` updates, or return None if that is unknown.
 
     ``so_far`` is how many were made already, and the schedule of those.
     """
@@ -123,7 +123,7 @@ def _scheduler(configs: TrainingConfig, optimizer: Optimizer, total: int | None)
 
 
 def engine_of(configs: TrainingConfig, model: nn.Module, optimizer: Any, loss: Any) -> Engine:
-    """The engine on the device of the config; on all GPUs where it says so."""
+    """Build the engine on the device of the config, or on all GPUs."""
     device = configs.device_str or str(configs.device)
     several = device == "cuda" and torch.cuda.device_count() > 1 and dist.world_size() == 1
     if several and not isinstance(model, nn.DataParallel):  # untested: no such devices here
@@ -132,7 +132,7 @@ def engine_of(configs: TrainingConfig, model: nn.Module, optimizer: Any, loss: A
 
 
 def loader_of(configs: TrainingConfig, dataset: Any, *, training: bool) -> DataLoader[Any]:
-    """Batches of a dataset: shuffled for training, every sample for evaluation."""
+    """Return a loader: shuffled for training, complete for evaluation."""
     workers = configs.num_workers
     ordered = isinstance(dataset, IterableDataset)
     if workers and training and not ordered:
@@ -148,7 +148,7 @@ def loader_of(configs: TrainingConfig, dataset: Any, *, training: bool) -> DataL
 
 
 def validate_every(configs: TrainingConfig) -> str | None:
-    """How often to evaluate."""
+    """Return how often to evaluate."""
     if off(configs.eval_strategy):
         return None
     by_step = configs.eval_strategy in ("step", "steps")
@@ -156,7 +156,7 @@ def validate_every(configs: TrainingConfig) -> str | None:
 
 
 def callbacks_of(configs: TrainingConfig, control: TrainerControl, loader: Any) -> list[Callback]:
-    """The callbacks that the config asks for."""
+    """Build the callbacks of the config."""
     made: list[Callback] = []
     if not off(configs.early_stopping) and not _watches_nothing(configs):
         made.append(_with(EarlyStoppingCallback, configs.early_stopping, control))
@@ -172,7 +172,7 @@ def callbacks_of(configs: TrainingConfig, control: TrainerControl, loader: Any) 
 
 
 def _watches_nothing(configs: TrainingConfig) -> bool:
-    """Whether early stopping is left as it was, and there is no metric for it."""
+    """Return whether early stopping is at its default and has no metric."""
     return off(configs.metric) and configs.early_stopping == TrainingConfig().early_stopping
 
 
@@ -186,7 +186,7 @@ def _with(kind: Callable[..., Any], arguments: Any, *given: Any) -> Any:
 
 
 def keep_best(configs: TrainingConfig) -> hooks.KeepBest:
-    """What leaves the best weights in the model: by what early stopping watches, if it does."""
+    """Build the hook that restores the best weights, monitoring the same as early stopping."""
     stopping = configs.early_stopping
     usual = ("eval_epoch_loss", "min") if off(configs.metric) else ("eval_epoch_metric", "max")
     monitor, mode = usual
@@ -198,7 +198,7 @@ def keep_best(configs: TrainingConfig) -> hooks.KeepBest:
 def hooks_of(
     configs: TrainingConfig, callbacks: Iterable[Callback], built_in: Sequence[Callback]
 ) -> list[Hook]:
-    """The hooks that do the work of callbacks, and those that the config asks for."""
+    """Build the hooks of callbacks and of the config."""
     made: list[Hook] = []
     for one, name in with_names(callbacks):
         try:

@@ -1,4 +1,4 @@
-"""How Towhee's points and numbers come out of a Stoker run: a hook, and a step."""
+"""Call the callbacks of Towhee, and provide its logs, from a Stoker run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,15 +13,15 @@ from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.towhee.trainer.callback import Callback, CallbackList, TrainerControl
 from stoker.metrics import Mean
 
-WHOLE = ["the whole evaluation"]
-"""The one batch of an evaluation that the user's own ``evaluate`` makes."""
+USER_EVALUATION = ["the overridden evaluate"]
+"""The only batch of an evaluation by an overridden ``evaluate``."""
 
 
 class Tally:
-    """The numbers of one pass: the mean loss over samples, and the metric.
+    """The mean loss over samples and the metric of one pass.
 
-    ``measure``, the user's own way, takes a batch and returns the metric so far. The prefix is put
-    before their names in the logs.
+    ``measure``, an overridden ``compute_metric``, takes a batch and returns the metric so far. The
+    prefix is prepended to the names in the logs.
     """
 
     def __init__(self, prefix: str, metric: Any, measure: Callable[[Any], Any] | None) -> None:
@@ -29,16 +29,16 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """A pass begins."""
+        """Start a pass."""
         self.mean = Mean()
         self.last: Tensor | float | None = None
         self.measured: Any = None
-        self.given: dict[str, Any] | None = None  # what the user's own step says instead
+        self.given: dict[str, Any] | None = None  # the result of an overridden step
         if self.metric is not None:
             self.metric.reset()
 
     def add(self, run: Run, output: Output, weight: int) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         if output.loss is not None and weight:
             summed = getattr(run.engine.given_criterion, "reduction", None) == "sum"
             self.last = output.loss.detach() / weight if summed else output.loss.detach()
@@ -51,7 +51,7 @@ class Tally:
             self.metric.update(outputs.detach(), output.targets)
 
     def values(self) -> dict[str, Any]:
-        """The numbers so far by their names in the logs, as far as there are any."""
+        """Return the available numbers by their names in the logs."""
         if self.given is not None:
             return self.given
         named = {
@@ -64,7 +64,7 @@ class Tally:
         return {f"{self.prefix}{n}": value for n, value in named.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has counted."""
+        """Return the sums so far."""
         return {
             "mean": self.mean.state_dict(),
             "last": None if self.last is None else float(self.last),
@@ -72,7 +72,7 @@ class Tally:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the saved state."""
         self.mean.load_state_dict(state["mean"])
         self.last = state["last"]
         if isinstance(self.metric, Stateful):
@@ -91,17 +91,17 @@ PLACES = {
     "on_epoch_end": "after_epoch",
     "on_train_end": "after_train",
 }
-"""Towhee's points, and Stoker's that they are called at."""
+"""The points of Towhee and the points of Stoker at which they are called."""
 
 
 def acts(callback: Callback, point: str) -> list[str]:
-    """What a callback overrides of a point and the general one that it calls."""
+    """Return the methods that a callback overrides: the point, and the general one."""
     general = f"on_batch_{point.rpartition('_')[2]}"
     return overridden(callback, Callback, [point, general] if "_batch_" in point else [point])
 
 
 def adapted(callback: Callback, name: str, logs: dict[str, Any]) -> Adapter:
-    """A callback, called with the logs where it acts."""
+    """Return an adapter that calls a callback with the logs."""
     ours = type(callback).__module__.startswith(__name__.rpartition(".")[0])
     hook = Adapter(callback, name, same_on_all_ranks=ours)
     for point, place in PLACES.items():
@@ -114,18 +114,18 @@ def _call(method: Any, point: str, logs: dict[str, Any]) -> Callable[[Run], None
     if point.startswith("on_train_batch"):
         return lambda run: method(run.batches[0], logs)
     if point.startswith("on_eval_batch"):
-        return lambda run: None if _is_whole(run) else method(run.batches[0], logs)
+        return lambda run: None if _is_user_evaluation(run) else method(run.batches[0], logs)
     if point.startswith("on_eval"):
-        return lambda run: None if _is_whole(run) else method(logs)
+        return lambda run: None if _is_user_evaluation(run) else method(logs)
     if point.startswith("on_epoch"):
         return lambda run: method(run.current_epoch, logs)
     return lambda run: method(logs)
 
 
 class Relay(Hook):
-    """Keeps the logs that callbacks are given, before they are called.
+    """Update the logs before the callbacks are called.
 
-    ``tell`` is given the number of the epoch and the logs whenever one begins or is over.
+    ``notify`` gets the epoch and the logs whenever an epoch starts or ends.
     """
 
     priority = Priority.NORMAL - 1
@@ -137,39 +137,39 @@ class Relay(Hook):
         control: TrainerControl,
         train: Tally,
         evaluation: Tally,
-        tell: Callable[[int, dict[str, Any]], None],
+        notify: Callable[[int, dict[str, Any]], None],
     ) -> None:
-        self._control, self._tell = control, tell
+        self._control, self._notify = control, notify
         self.train, self.evaluation = train, evaluation
         self.logs: dict[str, Any] = {"global_step": 0, "epoch": 0, "eval_global_step": 0}
         self.evaluating = False
         self._lr = 0.0
         read = [one.reads_every for one in callbacks if acts(one, "on_train_batch_end")]
         self._read = sorted({every for every in read if every})
-        self._looked_at = any(acts(one, "on_eval_batch_end") for one in callbacks)
+        self._is_read = any(acts(one, "on_eval_batch_end") for one in callbacks)
 
     def before_train(self, run: Run) -> None:
-        """Offer the numbers to writers."""
+        """Register the numbers as gauges."""
         self.logs |= {"global_step": run.step, "epoch": run.epoch}
-        self._tell(run.epoch, self.logs)
+        self._notify(run.epoch, self.logs)
         run.events.gauge("lr", lambda: self._lr)
         for name in ("step_loss", "epoch_loss", "epoch_metric"):
             run.events.gauge(name, partial(self._number, name))
 
     def before_epoch(self, run: Run) -> None:
-        """Numbers and flags begin anew."""
+        """Reset the numbers and flags."""
         self._control.reset()
         self.train.reset()
         self.logs["epoch"] = run.current_epoch
-        self._tell(run.current_epoch, self.logs)
+        self._notify(run.current_epoch, self.logs)
 
     def before_step(self, run: Run) -> None:
-        """Note the rate in force."""
+        """Record the current rate."""
         optimizer = next(iter(run.engine.optimizers.values()))
         self._lr = float(optimizer.param_groups[0].get("lr", 0.0))
 
     def after_step(self, run: Run) -> None:
-        """The numbers of the step, worked out where somebody looks at them."""
+        """Update the numbers of the step, and compute them if a callback reads them."""
         if self.train.given is None:
             self.train.add(run, run.outputs[-1], run.sizes[0])
         step = self.logs["global_step"] = run.step
@@ -177,21 +177,21 @@ class Relay(Hook):
             self.fill()
 
     def before_val(self, run: Run) -> None:
-        """An evaluation begins."""
+        """Start an evaluation."""
         self.evaluating = True
         self.evaluation.reset()
 
     def after_val_step(self, run: Run) -> None:
-        """The numbers of an evaluation batch."""
-        if _is_whole(run):
+        """Add an evaluation batch."""
+        if _is_user_evaluation(run):
             return
         if self.evaluation.given is None:
             self.evaluation.add(run, run.outputs[-1], run.sizes[0])
-        if self._looked_at:
+        if self._is_read:
             self.logs |= self.evaluation.values()
 
     def after_val(self, run: Run) -> None:
-        """The results, under the names of the logs and under Stoker's own."""
+        """Record the results under the names of Towhee and of Stoker."""
         self.evaluating = False
         self.logs |= self.evaluation.values()
         for name, own in (("eval_epoch_loss", "loss"), ("eval_epoch_metric", "metric")):
@@ -200,28 +200,28 @@ class Relay(Hook):
                 run.events.put_scalar(name, value, smoothing_hint=False)
 
     def after_train_epoch(self, run: Run) -> None:
-        """The results of the epoch."""
+        """Record the results of the epoch."""
         self.fill()
         for name, own in (("epoch_loss", "loss"), ("epoch_metric", "metric")):
             if (value := _as_number(self.logs.get(name))) is not None:
                 run.metrics[f"train/{own}"] = value
 
     def after_epoch(self, run: Run) -> None:
-        """The epoch is over, with its evaluation."""
-        self._tell(run.current_epoch, self.logs)
+        """Report the end of the epoch."""
+        self._notify(run.current_epoch, self.logs)
 
     def fill(self) -> None:
-        """Bring the logs of training up to date."""
+        """Update the logs of training."""
         self.logs |= {"lr": self._lr, **self.train.values()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers so far."""
+        """Return the numbers so far."""
         numbers = {name: _as_number(value) for name, value in self.logs.items()}
         logs = {name: value for name, value in numbers.items() if value is not None}
         return {"lr": self._lr, "train": self.train.state_dict(), "logs": logs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the saved state."""
         self._lr = state["lr"]
         self.train.load_state_dict(state["train"])
         self.logs |= state["logs"]
@@ -231,7 +231,7 @@ class Relay(Hook):
 
 
 class Flags(Hook):
-    """Does what callbacks have asked for by the flags of the control, after they were called."""
+    """Carry out the requests of callbacks, after they were called."""
 
     priority = Priority.NORMAL + 1
 
@@ -240,15 +240,15 @@ class Flags(Hook):
         self.same_on_all_ranks = all(adapted(one, "", {}).same_on_all_ranks for one in callbacks)
 
     def after_val_step(self, run: Run) -> None:
-        """An evaluation batch is counted when callbacks have seen it."""
-        self._relay.logs["eval_global_step"] += not _is_whole(run)
+        """Count an evaluation batch after the callbacks."""
+        self._relay.logs["eval_global_step"] += not _is_user_evaluation(run)
 
     def after_val(self, run: Run) -> None:
-        """Whether a result has ended the training."""
+        """Stop if a callback requested it."""
         self._stop(run)
 
     def after_step(self, run: Run) -> None:
-        """Do what was asked for."""
+        """Carry out the requests."""
         control = self._control
         self._stop(run)
         if control.should_epoch_stop:
@@ -272,8 +272,8 @@ class Flags(Hook):
             run.stop(self._control.reason)
 
 
-def _is_whole(run: Run) -> bool:
-    return run.feeder is not None and run.feeder.loader is WHOLE
+def _is_user_evaluation(run: Run) -> bool:
+    return run.feeder is not None and run.feeder.loader is USER_EVALUATION
 
 
 def _as_number(value: Any) -> float | None:
@@ -283,13 +283,13 @@ def _as_number(value: Any) -> float | None:
 
 
 class OwnedStep(Step):
-    """A step in which the methods that a trainer overrides have their place."""
+    """A step that calls the overridden methods of a trainer."""
 
     def __init__(self, owner: Any) -> None:
         self._owner, self.stands_for = owner, type(owner).__name__
 
     def train(self, run: Run) -> bool | None:
-        """One update, made by the user where ``train_step`` is overridden."""
+        """Run an update, or an overridden ``train_step``."""
         owner = self._owner
         if not owner.owns("train_step"):
             return super().train(run)
@@ -301,7 +301,7 @@ class OwnedStep(Step):
         return True
 
     def forward(self, engine: Engine, batch: Any) -> Output:
-        """One batch, judged by the user where ``compute_loss`` is overridden."""
+        """Run a batch, or an overridden ``compute_loss``."""
         owner = self._owner
         if not owner.owns("compute_loss"):
             return super().forward(engine, batch)
@@ -310,12 +310,12 @@ class OwnedStep(Step):
         return Output(loss, owner.seen, inputs[-1] if isinstance(inputs, tuple | list) else None)
 
     def val_forward(self, engine: Engine, batch: Any) -> Output:
-        """One evaluation batch, or the whole evaluation, by the user where that is overridden."""
+        """Run an evaluation batch, or an overridden ``evaluate_step`` or ``evaluate``."""
         owner = self._owner
-        whole = batch is WHOLE[0]
-        if not whole and not owner.owns("evaluate_step"):
+        by_user = batch is USER_EVALUATION[0]
+        if not by_user and not owner.owns("evaluate_step"):
             return self.forward(engine, batch)
-        if whole:
+        if by_user:
             given = owner.evaluate(owner.shown, owner.relay.logs)
         else:
             given = owner.evaluate_step(owner.shown, engine.place(batch))

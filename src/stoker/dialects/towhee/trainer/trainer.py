@@ -1,4 +1,4 @@
-"""`Trainer`: a model, a config and data, trained by one call."""
+"""`Trainer`: train a model with a config and data."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ from stoker.dialects.towhee.trainer.callback import (
 )
 from stoker.dialects.towhee.trainer.metrics import get_metric_by_name
 from stoker.dialects.towhee.trainer.modelcard import ModelCard
-from stoker.dialects.towhee.trainer.relay import WHOLE, Flags, OwnedStep, Relay, Tally, adapted
+from stoker.dialects.towhee.trainer.relay import (
+    USER_EVALUATION,
+    Flags,
+    OwnedStep,
+    Relay,
+    Tally,
+    adapted,
+)
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig, off, tell
 from stoker.engine import unwrap
 from stoker.nn import LayerFreezer
@@ -34,15 +41,15 @@ _OVERRIDABLE = ("train_step", "compute_loss", "compute_metric", "evaluate", "eva
 
 
 class Trainer:
-    """Trains a model as a `TrainingConfig` says.
+    """Train a model as configured by a `TrainingConfig`.
 
         trainer = Trainer(model, TrainingConfig(output_dir="out"), train_dataset=data)
         trainer.train()
 
-    A training that was cut short goes on when the same call is made again. Override
+    An interrupted training resumes when the same call is repeated. Override
     ``compute_loss``, ``train_step``, ``evaluate_step``, ``compute_metric`` or ``evaluate``.
 
-    Loaders are made of the data sets, unless they are given.
+    Loaders are built from the datasets unless they are given.
     """
 
     def __init__(
@@ -56,10 +63,10 @@ class Trainer:
         model_card: ModelCard | None = None,
     ) -> None:
         if model is None:
-            raise RuntimeError("a Trainer needs a model, and got None")
+            raise RuntimeError("model is None: a Trainer needs a model")
         if training_config is None:
             training_config = TrainingConfig(output_dir="tmp_trainer")
-            _log.warning("there is no training_config: results go to 'tmp_trainer'")
+            _log.warning("no training_config was given: results are written to 'tmp_trainer'")
         self.model, self.configs, self.model_card = model, training_config, model_card
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.train_dataloader, self.eval_dataloader = train_dataloader, eval_dataloader
@@ -69,13 +76,13 @@ class Trainer:
         self.lr_scheduler: Any = None
         self.epoch = 0
         self.lr_value = self.loss_value = self.metric_value = 0.0
-        self.seen: Any = None  # what the model returned last, where a metric needs it
+        self.seen: Any = None  # the last outputs, if a metric needs them
         self.relay: Relay
         self._native: stoker.Trainer | None = None
         self._fitting = False
         self._loaded: Path | None = None
-        self._made: dict[str, Any] = {}  # what the optimizer and the loss were made of,
-        self._names: dict[str, str] = {}  # and what those are called that were set
+        self._made: dict[str, Any] = {}  # the settings of the optimizer and the loss
+        self._names: dict[str, str] = {}  # the names of those set by the user
         self._built_in: list[Callback] = []
         self._loaders: tuple[Any, Any] = (None, None)
         self._watch: Any = None
@@ -83,9 +90,9 @@ class Trainer:
     # Training
 
     def train(self, resume_checkpoint_path: str | Path | None = None) -> None:
-        """Train until ``epoch_num`` epochs are finished, and save the end as ``final_epoch``.
+        """Train until ``epoch_num`` epochs are finished, and save the result as ``final_epoch``.
 
-        It begins after what is in a folder such as ``out/epoch_1``, if one is given.
+        ``resume_checkpoint_path`` is a folder to resume from, such as ``out/epoch_1``.
         """
         configs, output_dir = self.configs, local_path(self.configs.output_dir, "output_dir")
         configs.check()
@@ -93,10 +100,10 @@ class Trainer:
         resume = folders.found(path) if path is not None else None
         if resume is None:
             may = configs.overwrite_output_dir or self._native is not None
-            anew = not folders.was_cut_short(output_dir, configs.to_dict(), may)
+            fresh = not folders.was_interrupted(output_dir, configs.to_dict(), may)
         else:
-            anew = output_dir / files.CHECKPOINTS not in resume.parents
-        native = self._build(go_on=resume is None and anew, anew=anew)
+            fresh = output_dir / files.CHECKPOINTS not in resume.parents
+        native = self._build(keep_counters=resume is None and fresh, fresh=fresh)
         tell(configs)
         before = native.run.step
         self._fitting = True
@@ -112,12 +119,12 @@ class Trainer:
             self._fitting = False
         self.epoch, self._loaded = native.run.epoch, None
         if native.run.requests.signal or native.run.step == before:
-            return  # what is needed to go on stays, and what was saved
+            return  # keep the checkpoints to resume from
         self.save(output_dir / "final_epoch")
         folders.forget(output_dir)
 
     def train_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
-        """One update; what is returned is logged: step_loss, epoch_loss, epoch_metric."""
+        """Run one update and return the logs: step_loss, epoch_loss, epoch_metric."""
         native = self._ready()
         run, tally = native.run, self.relay.train
         run.batches = [inputs]
@@ -127,18 +134,18 @@ class Trainer:
         return tally.values()
 
     def compute_loss(self, model: nn.Module, inputs: Any) -> Any:
-        """The loss of one batch of inputs and labels."""
+        """Return the loss of one batch of inputs and labels."""
         return self.loss(model(inputs[0]), inputs[1])
 
     def compute_metric(self, model: nn.Module, inputs: Any) -> Any:
-        """Take in one batch; the metric over the pass so far."""
+        """Add one batch and return the metric over the pass so far."""
         self.metric.update(model(inputs[0]), inputs[1])
         return self.metric.compute()
 
     def update_metrics(
         self, model: nn.Module, inputs: Any, step_loss: Any, training: bool = True
     ) -> tuple[Any, Any]:
-        """For a step of your own: take in its loss and metric; both over the pass so far."""
+        """Add the loss and metric of a custom step; return both over the pass so far."""
         run, tally = self._ready().run, self.relay.train if training else self.relay.evaluation
         tally.given = None
         tally.add(run, stoker.Output(torch.as_tensor(step_loss)), run.sizes[0])
@@ -151,7 +158,7 @@ class Trainer:
     # Looking at a model
 
     def evaluate(self, model: nn.Module, logs: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Put eval_epoch_loss and eval_epoch_metric over the evaluation data into the logs."""
+        """Evaluate, and put eval_epoch_loss and eval_epoch_metric into the logs."""
         logs = {} if logs is None else logs
         if unwrap(model) is not unwrap(self.model):
             raise ValueError(f"evaluate got another {type(model).__name__} than the trainer has")
@@ -159,13 +166,13 @@ class Trainer:
         if loader is None:
             return logs
         if self._fitting:  # by an `evaluate` of the user's that calls this one
-            native = stoker.Trainer(native.engine, self._lookers, step=native.step)
+            native = stoker.Trainer(native.engine, self._observers, step=native.step)
         native.evaluate(loader)
         logs.update({n: v for n, v in self.relay.logs.items() if n.startswith("eval_")})
         return logs
 
     def evaluate_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
-        """One evaluation batch: eval_step_loss, eval_epoch_loss and eval_epoch_metric."""
+        """Run one evaluation batch; return eval_step_loss, eval_epoch_loss, eval_epoch_metric."""
         native = self._ready()
         tally, forward = self.relay.evaluation, native.step.forward
         tally.given = None
@@ -173,20 +180,20 @@ class Trainer:
         return tally.values()
 
     def predict(self, inputs: Any) -> Any:
-        """What the model returns for one batch of inputs, or for a loader of them."""
+        """Return the outputs for one batch of inputs, or for a loader of them."""
         return self._ready().predict(inputs)
 
     # Saving
 
     def save(self, path: str | Path, overwrite: bool = True) -> None:
-        """Save everything that was trained, as a folder; with ``overwrite`` in place of another."""
+        """Save the complete training state as a folder; ``overwrite`` replaces an existing one."""
         target, native = Path(path), self._ready()
         if target.exists() and not overwrite:
-            raise FileExistsError(f"'{target}' is there already, and overwrite is False")
+            raise FileExistsError(f"'{target}' already exists, and overwrite is False")
         folders.publish(target, lambda to: _saved(native, to), self._put)
 
     def load(self, path: str | Path) -> None:
-        """Take up the weights and the epoch of what was saved; the next train() goes on there."""
+        """Load saved weights and the epoch; the next train() resumes from there."""
         self._loaded = folders.found(path)
         shared = Checkpoints(self._loaded.parent).load(self._loaded).shared
         unwrap(self.model).load_state_dict(shared["model"])
@@ -194,7 +201,7 @@ class Trainer:
         self._note(self.epoch, shared["hooks"].get("Relay", {}).get("logs", {}))
 
     def _put(self, folder: Path) -> None:
-        """Towhee's own files, beside a checkpoint."""
+        """Write the files of Towhee next to a checkpoint."""
         engine = self._ready().engine
         weights = engine.weights()
         if not dist.is_main():
@@ -219,14 +226,14 @@ class Trainer:
         card.training_summary = {"epoch": self.epoch, "lr": self.lr_value, **results}
         card.save_model_card(folder / "README.md")
 
-    # What can be set
+    # Settings
 
     def add_callback(self, callback: Callback, singleton: bool = True) -> None:
-        """Add a callback; with ``singleton`` it takes the place of one of its class."""
+        """Add a callback; with ``singleton`` it replaces others of its class."""
         self.callbacks.add_callback(callback, singleton)
 
     def set_optimizer(self, optimizer: Optimizer, optimizer_name: str | None = None) -> None:
-        """Train with this optimizer; the name is told in the model card."""
+        """Train with this optimizer; the name appears in the model card."""
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"expected an optimizer of the model, got {optimizer!r}")
         self.optimizer, self.lr_scheduler = optimizer, None
@@ -234,7 +241,7 @@ class Trainer:
         self._names["optimizer"] = optimizer_name or type(optimizer).__name__
 
     def set_loss(self, loss: Any, loss_name: str | None = None) -> None:
-        """Train with this loss function; the name is told in the model card."""
+        """Train with this loss function; the name appears in the model card."""
         if not callable(loss):
             raise TypeError(f"expected a loss function, got {loss!r}")
         self.loss = loss
@@ -243,62 +250,64 @@ class Trainer:
 
     @property
     def metric(self) -> Any:
-        """The metric of the pass in progress, of training or of evaluation."""
+        """The metric of the current pass of training or evaluation."""
         return (self.relay.evaluation if self.relay.evaluating else self.relay.train).metric
 
-    # What can be asked
+    # Properties
 
     def owns(self, method: str) -> bool:
-        """Whether a method is overridden."""
+        """Return whether a method is overridden."""
         return getattr(type(self), method) is not getattr(Trainer, method)
 
     @property
     def shown(self) -> Any:
-        """The model as overridden methods get it; among several processes, what shares it."""
+        """The model for overridden methods; with several processes, the engine."""
         engine = self._ready().engine
         return engine.model if engine.layout.processes == 1 else engine
 
     def prepare_inputs(self, inputs: Any) -> Any:
-        """A batch on the device."""
+        """Return a batch on the device."""
         return self._ready().engine.place(inputs)
 
     def set_train_mode(self, model: nn.Module) -> None:
-        """Put a model into training mode, batch norms as configured; not while it is evaluated."""
+        """Set a model to training mode, with batch norms as configured."""
         if not self.relay.evaluating:
             model.train()
             if self.configs.freeze_bn:
                 LayerFreezer(model).freeze_bn()
 
     def get_train_dataloader(self) -> Any:
-        """The training batches; None where there is no such data."""
+        """Return the training loader, or None."""
         if self.train_dataloader is not None or self.train_dataset is None:
             return self.train_dataloader
         return parts.loader_of(self.configs, self.train_dataset, training=True)
 
     def get_eval_dataloader(self) -> Any:
-        """The evaluation batches; None where there is no such data."""
+        """Return the evaluation loader, or None."""
         if self.eval_dataloader is not None or self.eval_dataset is None:
             return self.eval_dataloader
         return parts.loader_of(self.configs, self.eval_dataset, training=False)
 
     def setup_before_train(self) -> None:
-        """Build what the config describes; train() does it by itself."""
+        """Build the components of the config; train() calls this."""
         self.configs.check()
-        self._build(go_on=True)
+        self._build(keep_counters=True)
 
     # Building
 
     def _ready(self) -> stoker.Trainer:
-        return self._native if self._native is not None else self._build(go_on=False)
+        return self._native if self._native is not None else self._build(keep_counters=False)
 
-    def _build(self, *, go_on: bool, anew: bool = False) -> stoker.Trainer:
-        """A Stoker trainer; with ``go_on`` one that has trained as much as the last one.
+    def _build(self, *, keep_counters: bool, fresh: bool = False) -> stoker.Trainer:
+        """Build the Stoker trainer.
 
-        A training that begins ``anew`` replaces another one that was cut short in its folder.
+        Args:
+            keep_counters: Continue the counters of the last trainer.
+            fresh: Replace an interrupted training in the output folder.
         """
-        before = self._native.run if go_on and self._native is not None else None
+        previous = self._native.run if keep_counters and self._native is not None else None
         self._loaders = (self.get_train_dataloader(), self.get_eval_dataloader())
-        self._make_parts(before.step if before is not None else 0)
+        self._make_parts(previous.step if previous is not None else 0)
         for one in self._built_in:
             self.callbacks.pop_callback(one)
         usual = parts.callbacks_of(self.configs, self.trainercontrol, self._loaders[0])
@@ -306,7 +315,7 @@ class Trainer:
         self._built_in = [one for one in usual if type(one).__name__ not in taken]
         for one in self._built_in:
             self.callbacks.add_callback(one)
-        logs = self.relay.logs if before is not None else {}
+        logs = self.relay.logs if previous is not None else {}
         self.relay = self._make_relay()
         self.relay.logs |= logs
         engine = parts.engine_of(self.configs, self.model, self.optimizer, self.loss)
@@ -322,19 +331,19 @@ class Trainer:
         output_dir = local_path(self.configs.output_dir, "output_dir")
         saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
         named = output_dir / saving[-1].filepath if saving else None
-        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put, anew=anew)
+        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put, fresh=fresh)
         called = [adapted(one, name, self.relay.logs) for one, name in with_names(self.callbacks)]
         flags = Flags(self.callbacks, self.trainercontrol, self.relay)
-        self._lookers: list[Hook] = [self.relay, *called, flags]
-        every: list[Hook] = [*self._lookers, kept, *stock]
+        self._observers: list[Hook] = [self.relay, *called, flags]
+        every: list[Hook] = [*self._observers, kept, *stock]
         native = stoker.Trainer(engine, every, step=step, seed=self.configs.seed)
-        for name in ("step", "epoch", "samples") if before is not None else ():
-            setattr(native.run, name, getattr(before, name))
+        for name in ("step", "epoch", "samples") if previous is not None else ():
+            setattr(native.run, name, getattr(previous, name))
         self._native = native
         return native
 
     def _make_parts(self, steps: int) -> None:
-        """Loss, optimizer and schedule: those of the last time, where the config is the same."""
+        """Build loss, optimizer and schedule, or reuse them if the config has not changed."""
         configs, loader = self.configs, self._loaders[0]
         if self.loss is None or self._made.get("loss", configs.loss) != configs.loss:
             self.loss, self._made["loss"] = parts.loss_of(configs), configs.loss
@@ -367,14 +376,14 @@ class Trainer:
         return Relay(self.callbacks, self.trainercontrol, tallies[0], tallies[1], self._note)
 
     def _evaluation_data(self) -> Any:
-        """What a fit evaluates on: batches, or one that stands for the user's own evaluation."""
-        return WHOLE if self.owns("evaluate") else self._loaders[1]
+        """Return the evaluation loader, or a placeholder for an overridden ``evaluate``."""
+        return USER_EVALUATION if self.owns("evaluate") else self._loaders[1]
 
     def _see(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self.seen = output
 
     def _note(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Where the training is, for whoever asks the trainer."""
+        """Update the attributes of the trainer from the logs."""
         self.epoch = epoch
         self.lr_value = logs.get("lr", self.lr_value)
         self.loss_value = logs.get("epoch_loss", self.loss_value)

@@ -1,4 +1,4 @@
-"""`TrainingConfig`: how to train, as a dataclass or as YAML in sections."""
+"""`TrainingConfig`: the training settings, as a dataclass or as YAML in sections."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ STRATEGIES = ("epoch", "eval_epoch", "steps", "step", "no")
 
 
 def off(value: Any) -> bool:
-    """Whether a setting says that something is not wanted."""
+    """Return whether a setting is switched off."""
     return value is None or value is False or value in ("no", "null", "None")
 
 
@@ -37,7 +37,7 @@ def _is(section: str, default: Any, help: str) -> Any:
 
 @dataclass
 class TrainingConfig:
-    """How to train. `get_config_help` tells what each field is for.
+    """The training settings. `get_config_help` describes each field.
 
     "no", "null", "None", None and False switch off what can be switched off.
     """
@@ -95,7 +95,7 @@ class TrainingConfig:
         self.check()
 
     def check(self) -> None:
-        """Refuse values that cannot be meant; each train() does it once more."""
+        """Check the values; each train() does this, too."""
         for name, kind in get_type_hints(type(self)).items():
             if not fits(value := getattr(self, name), kind):
                 raise TypeError(f"{name} is {value!r}, expected {described(kind)}")
@@ -113,29 +113,29 @@ class TrainingConfig:
 
     @property
     def train_batch_size(self) -> int:
-        """Samples in a training batch."""
+        """The training batch size."""
         return self.batch_size
 
     @property
     def eval_batch_size(self) -> int:
-        """Samples in an evaluation batch."""
+        """The evaluation batch size."""
         return self.batch_size if self.val_batch_size == -1 else self.val_batch_size
 
     @property
     def num_workers(self) -> int:
-        """Processes that load data."""
+        """The number of data loading processes."""
         if self.dataloader_num_workers != -1:
             return self.dataloader_num_workers
         return min(os.cpu_count() or 1, self.batch_size, 8)
 
     @property
     def device(self) -> torch.device:
-        """The device that ``device_str`` stands for."""
+        """The device of ``device_str``."""
         found = "cuda:0" if torch.cuda.is_available() else "cpu"
         return torch.device(self.device_str or found)
 
     def load_from_yaml(self, path_to_yaml: str | Path) -> Self:
-        """Take the values of a file, which may hold only some of them; returns itself."""
+        """Load values from a file, which may be partial, and return the config."""
         sections = _sections()
         for name, section in read_yaml(Path(path_to_yaml)).items():
             if name not in sections or not isinstance(section, dict):
@@ -151,17 +151,17 @@ class TrainingConfig:
         return self
 
     def save_to_yaml(self, path_to_yaml: str | Path) -> None:
-        """Write all values to a file."""
+        """Save all values to a file."""
         values = self.to_dict()
         tree = {name: {key: values[key] for key in keys} for name, keys in _sections().items()}
         Path(path_to_yaml).write_text(write(tree), encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
-        """All values by name."""
+        """Return all values by name."""
         return asdict(self)
 
     def to_json_string(self) -> str:
-        """The same as JSON."""
+        """Return all values as JSON."""
         return json.dumps(self.to_dict(), indent=2)
 
 
@@ -173,12 +173,12 @@ def _sections() -> dict[str, list[str]]:
 
 
 def dump_default_yaml(yaml_path: str | Path) -> None:
-    """Write a file with every default, to start from."""
+    """Write a file with all defaults."""
     TrainingConfig().save_to_yaml(yaml_path)
 
 
 def get_config_help() -> str:
-    """What each field is for, with its section and default; printed and returned."""
+    """Print and return the description, section and default of each field."""
     lines, usual = [], TrainingConfig()
     for one in fields(TrainingConfig):
         lines.append(f"[{one.metadata['section']}] {one.name} = {getattr(usual, one.name)!r}")
@@ -189,7 +189,7 @@ def get_config_help() -> str:
 
 
 class _Terminal(logging.Handler):
-    """Writes to the standard error of the moment."""
+    """Write to the current standard error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class _Terminal(logging.Handler):
 
 
 def tell(configs: TrainingConfig) -> None:
-    """The config in one line of the log, as its users know it."""
+    """Log the config in one line."""
     log = logging.getLogger("towhee")
     if not log.handlers:
         log.addHandler(_Terminal())

@@ -13,7 +13,7 @@ _SIZES: dict[str, dict[str, int]] = {
 
 
 def create_model(model_name: str = "vit_tiny_16x224", **options: Any) -> ViT:
-    """A `stoker.nn.ViT` with new weights; options are its arguments, such as ``classes=10``."""
+    """Return an untrained `stoker.nn.ViT`; options are its arguments, such as ``classes=10``."""
     if model_name not in _SIZES:
         near = did_you_mean(model_name, _SIZES)
         raise ValueError(f"there is no model {model_name!r}{near} (there is {', '.join(_SIZES)})")

@@ -1,1 +1,1 @@
-"""What is done with models beside training them."""
+"""Utilities for models."""

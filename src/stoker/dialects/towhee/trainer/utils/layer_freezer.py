@@ -1,4 +1,4 @@
-"""Which layers learn: Stoker's own `LayerFreezer`."""
+"""The `LayerFreezer` of Stoker."""
 
 from stoker.nn import LayerFreezer
 
