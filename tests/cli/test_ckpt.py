@@ -389,7 +389,7 @@ def test_the_folder_of_a_live_run_is_not_pruned(stoker, run):
     [
         (["--keep", 0], "keep must be at least 1"),
         (["--mode", "min"], "--mode needs --best"),
-        (["--best", "pace"], "give --mode min or --mode max"),
+        (["--best", "pace"], "pass --mode min or --mode max"),
         (["--best", "val/los"], "did you mean 'val/loss'?"),
         (["--best", "val/loss", "--mode", "low"], "--mode must be min or max, got 'low'"),
     ],

@@ -34,9 +34,9 @@ def test_all_faults_are_told_at_once_with_their_lines_and_nothing_is_built(folde
         "bad.yaml:5: there is no optimizer 'SGDD' in the registry; did you mean 'SGD'",
         "bad.yaml:6: 'criterion.label_smoothing' is 'lots', expected float",
         "bad.yaml:7: torch.utils.data.DataLoader needs 'dataset', which 'train_loader' does not",
-        "bad.yaml:8: 'hook' is no part of a config; did you mean 'hooks'",
+        "bad.yaml:8: 'hook' is not a config key; did you mean 'hooks'",
         "bad.yaml:10: 'run.epochs' is 2.5, expected int or None",
-        "bad.yaml:11: 'run' has no field 'max_epochs': here it is 'run.epochs'",
+        "bad.yaml:11: 'run' has no field 'max_epochs'; use 'run.epochs'",
         "bad.yaml:12: 'run.parallel' has no field 'shrad'; did you mean 'shard' or 'reshard'?",
     ):
         assert expected in found
@@ -61,7 +61,7 @@ def test_all_faults_are_told_at_once_with_their_lines_and_nothing_is_built(folde
         (L(nn.Linear)(4, 8, bias="yes"), "expected bool"),
         (L(nn.Linear)(4, 8, bias=None), "expected bool"),
         (L(nn.Linear)(4, [8]), "is [8], expected int"),
-        (L(nn.Sequential)(L(nn.Linear)(4)), "which 'model.0' does not give"),
+        (L(nn.Sequential)(L(nn.Linear)(4)), "which 'model.0' does not set"),
         (L("torch.nn.Linaer")(4, 8), "did you mean 'Linear'"),
         (L("no_such_module.Net")(), "there is no module 'no_such_module'"),
     ],
@@ -129,7 +129,7 @@ def test_a_node_that_nothing_uses_is_refused_and_a_plain_variable_of_a_python_fi
         "model = L('torch.nn.Linear')(4, width)\nspare = L('torch.nn.ReLU')()\n"
     )
     (found,) = faults(load(path))
-    assert found.startswith("with_own_names.py:4: 'spare' is no part of a config")
+    assert found.startswith("with_own_names.py:4: 'spare' is not a config key")
 
 
 def test_a_key_that_is_referred_to_is_no_fault(folder):
@@ -143,7 +143,7 @@ def test_a_key_that_is_referred_to_is_no_fault(folder):
 def test_a_key_that_nothing_refers_to_is_refused_in_a_yaml(folder):
     (folder / "vars.yaml").write_text("width: 4\n")
     (found,) = faults(load(folder / "vars.yaml"))
-    assert "vars.yaml:1: 'width' is no part of a config" in found
+    assert "vars.yaml:1: 'width' is not a config key" in found
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_section_of_the_wrong_kind_is_refused(folder, text, words):
         ("~model", "the config has no 'model'"),
         ("~optimizer", "the config has no 'optimizer'"),
         ("~train_loader", "the config has no 'train_loader'"),
-        ("run.epochs=null", "the run would never end: give run.epochs or run.max_steps"),
+        ("run.epochs=null", "the run has no end: set run.epochs or run.max_steps"),
         ("hooks=Loss", "'hooks' is a"),
     ],
 )

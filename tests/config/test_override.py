@@ -117,7 +117,7 @@ def test_an_override_of_the_wrong_type_is_refused_with_the_expected_one(config, 
     ("override", "words"),
     [
         ("model.widht=3", "'model' has no 'widht'; did you mean 'width'?"),
-        ("optimzer.lr=3", "here it is 'optimizer.lr'"),
+        ("optimzer.lr=3", "use 'optimizer.lr'"),
         ("optimzer.foo=3", "did you mean 'optimizer'?"),
         ("optimizer.momentm=3", "did you mean 'momentum'?"),
         ("run.epoch=3", "did you mean 'epochs'?"),
@@ -127,13 +127,13 @@ def test_an_override_of_the_wrong_type_is_refused_with_the_expected_one(config, 
         ("~hooks.7", "'hooks' has no '7'"),
         ("~nothing", "has no 'nothing'"),
         ("mdoel=3", "did you mean 'model'?"),
-        ("model.width", "is no override: expected key=value"),
-        ("~model=3", "is no override"),
-        ("=3", "is no override"),
-        ("+hooks", "is no override"),
+        ("model.width", "is not an override: expected key=value"),
+        ("~model=3", "is not an override"),
+        ("=3", "is not an override"),
+        ("+hooks", "is not an override"),
         ("model.width=[1", "is a bracket or quote open?"),
         ("model.name='a", "is a bracket or quote open?"),
-        ("+model.width=3", "leave out the +"),
+        ("+model.width=3", "remove the +"),
     ],
 )
 def test_an_unknown_place_is_answered_with_the_nearest_one(config, override, words):
@@ -168,7 +168,7 @@ def test_an_unknown_place_is_answered_with_the_nearest_one(config, override, wor
 )
 def test_the_words_of_lightning_and_hugging_face_are_answered_with_ours(config, override, ours):
     said = refusal(config, override)
-    assert "here it is" in said
+    assert "; use '" in said
     assert f"'{ours}" in said
 
 

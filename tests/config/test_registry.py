@@ -92,9 +92,9 @@ def test_registering_a_name_twice_raises_unless_forced(shelf):
     @shelf.register
     def mine(): ...
 
-    with pytest.raises(RegistryError, match="the shelf 'mine' is registered already"):
+    with pytest.raises(RegistryError, match="the shelf 'mine' is already registered"):
         shelf.register(mine)
-    with pytest.raises(RegistryError, match="the shelf 'Adam' is registered already"):
+    with pytest.raises(RegistryError, match="the shelf 'Adam' is already registered"):
         shelf.register(mine, name="Adam")
 
     @shelf.register(name="mine", force=True)
@@ -246,7 +246,7 @@ def test_the_horizon_of_a_scheduler_is_the_updates_of_the_run(folder, name, over
     made = job(folder, f"lr_scheduler={name}", *overrides)
     made.fit()
     scheduler = made.trainer.engine.lr_schedulers[""]
-    assert made.total_steps == updates
+    assert made.scheduler_steps == updates
     assert scheduler.last_epoch == updates
     assert scheduler.get_last_lr()[0] == pytest.approx(0.0, abs=1e-9)
 
@@ -257,7 +257,7 @@ def test_a_run_of_unknown_length_asks_for_the_horizon(folder):
         text + "\n\nclass Endless:\n    def __iter__(self):\n        yield samples(4)\n"
     )
     overrides = ["train_loader={_target_: parts.Endless}", "lr_scheduler=cosine"]
-    with pytest.raises(ConfigError, match=r"give lr_scheduler\.total_steps or run\.max_steps"):
+    with pytest.raises(ConfigError, match=r"set lr_scheduler\.total_steps or run\.max_steps"):
         job(folder, *overrides)
     assert job(folder, *overrides, "run.max_steps=3").total_steps == 3
 
@@ -271,7 +271,7 @@ def test_several_optimizers_go_to_the_parts_of_their_names(folder):
 
 
 def test_an_optimizer_for_a_part_that_is_not_there_is_refused(folder):
-    with pytest.raises(ConfigError, match="no part named 'frist'; did you mean 'first'"):
+    with pytest.raises(ConfigError, match="no submodule 'frist'; did you mean 'first'"):
         job(folder, "optimizer={frist: {type: SGD, lr: 0.1}}")
 
 

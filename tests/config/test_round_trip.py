@@ -188,7 +188,7 @@ def test_dtypes_and_classes_read_back_equal(tmp_path):
         ("train_loader.batch_size", "train_loader.batch_size = 4  (cfg.yaml:7)"),
         ("train_loader.dataset.count", "train_loader.dataset.count = 20  (cfg.yaml:6)"),
         ("model.name", "model.name = 9  (override 'model.name=${.width}', written as ${.width})"),
-        ("optimizer.params", "optimizer.params is not given; the run supplies it"),
+        ("optimizer.params", "optimizer.params is not set; the run supplies it"),
     ],
 )  # fmt: skip
 def test_why_says_where_a_value_comes_from(folder, path, said):

@@ -111,7 +111,7 @@ BESIDE = {"last_window": ["run.accumulate=2"], "micro_batch": ["~train_loader.ba
 @pytest.mark.parametrize("field", ["log_every=7", "checkpoint.keep=1"])
 def test_a_field_of_the_default_hooks_is_refused_without_them(folder, field):
     overrides = ["run.dir=null", "run.default_hooks=false", f"run.{field}"]
-    with pytest.raises(ConfigError, match="is about the default hooks, which run.default_hooks"):
+    with pytest.raises(ConfigError, match="configures a default hook, which run.default_hooks"):
         build_job(load(folder / "cfg.yaml", overrides))
 
 
@@ -320,9 +320,9 @@ def test_the_batch_algebra_reaches_loader_and_trainer(folder):
     ("overrides", "words"),
     [
         (["run.micro_batch=5"], "train_loader.batch_size is 4, but run.micro_batch is 5"),
-        (["run.global_batch=6"], "run.global_batch 6 does not divide by micro_batch 4"),
+        (["run.global_batch=6"], "run.global_batch 6 is not divisible by micro_batch 4"),
         (["run.global_batch=8", "run.accumulate=3"], "is 12, but run.global_batch is 8"),
-        (["run.accumulate=0"], "run.accumulate is a whole number from 1, got 0"),
+        (["run.accumulate=0"], "run.accumulate must be at least 1, got 0"),
     ],
 )
 def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built(folder, overrides, words):
@@ -336,7 +336,7 @@ def test_a_batch_algebra_that_fails_is_refused_before_anything_is_built(folder, 
 
 @pytest.mark.row("X07")
 def test_a_micro_batch_for_a_loader_that_takes_none_is_refused(folder):
-    with pytest.raises(ConfigError, match="takes no batch_size"):
+    with pytest.raises(ConfigError, match="has no batch_size"):
         build_job(
             load(
                 folder / "cfg.yaml",
@@ -358,8 +358,8 @@ def test_a_batch_size_given_by_its_position_counts(folder):
 @pytest.mark.parametrize(
     ("device", "words"),
     [
-        ("cuda:2", "device 'cuda:2' was asked for, but this machine has cpu only"),
-        ("cuda", "device 'cuda' was asked for"),
+        ("cuda:2", "device 'cuda:2' was requested, but this machine has cpu only"),
+        ("cuda", "device 'cuda' was requested"),
         ("gpu", "device 'gpu' is unknown"),
     ],
 )

@@ -912,7 +912,7 @@ def test_unknown_and_repeated_names_are_refused():
     class Mine:
         pass
 
-    with pytest.raises(KeyError, match="registered already"):
+    with pytest.raises(KeyError, match="already registered"):
         shelf.register_module(Mine)
     assert shelf.register_module(Mine, force=True) is shelf.get_module("Mine") is Mine
 

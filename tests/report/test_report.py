@@ -253,7 +253,7 @@ def test_the_command_names_what_is_no_run_and_what_may_be_meant(copy, tmp_path, 
     assert main(["report", str(tmp_path)]) == 2
     assert f"is not a run folder; did you mean {copy}?" in capsys.readouterr().err
     assert main(["report", str(copy), "-o", "report.pdf"]) == 2
-    assert "written to .html, .md or .png" in capsys.readouterr().err
+    assert "must end in .html, .md or .png" in capsys.readouterr().err
 
 
 @pytest.mark.slow

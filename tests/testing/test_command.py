@@ -61,7 +61,7 @@ def test_other_bits(config, capsys):
 def test_a_bad_config_is_refused(config, capsys):
     assert main(["prove", str(config), "optimizer.lrr=1"]) == 2
     assert main(["prove", str(config), "run.epochs=null"]) == 2
-    assert "run would never end" in capsys.readouterr().err
+    assert "the run has no end" in capsys.readouterr().err
     config.write_text(CONFIG.replace("lr=0.01", "lr=-1.0"))
     assert main(["prove", str(config)]) == 2
     assert "Invalid learning rate: -1.0" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Configs: a run described in a file, changed in a word, checked before anything is built.
+"""Configs: describe a run in a file, override values, and check it before it is built.
 
 from stoker.config import L
 

@@ -1,4 +1,4 @@
-"""Faults of a config, all of them, found before anything is made."""
+"""Find all faults of a config before anything is built."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
@@ -14,10 +14,10 @@ SUPPLIED = {
     "optimizer": ("params",),
     "lr_scheduler": ("optimizer", "total_steps", "T_max"),
 }
-"""What the nodes below a key need not give, because it comes from the rest of the run."""
+"""Arguments that the run supplies to the nodes below a key."""
 
-_WORDS = {("optimizer", "fused"): ("auto",)}
-"""By top key and argument, words that the run replaces by what they mean for it."""
+_PLACEHOLDERS = {("optimizer", "fused"): ("auto",)}
+"""By top-level key and argument, values that the run replaces, such as ``fused: auto``."""
 
 LOADERS = ("train_loader", "val_loader", "predict_loader")
 _PLAIN = (str, int, float, list, tuple, Section)
@@ -26,17 +26,17 @@ _SEVERAL = ("optimizer", "lr_scheduler", "val_loader", "train_loader", "predict_
 
 
 def top_key(path: str) -> str:
-    """The first key of a dotted path."""
+    """Return the first key of a dotted path."""
     return path.partition(".")[0]
 
 
-def is_word(keys: Sequence[str], value: Any) -> bool:
-    """Whether a value is for the run to replace, and not for the call it is written in."""
-    return isinstance(value, str) and value in _WORDS.get((keys[0], keys[-1]), ())
+def is_placeholder(keys: Sequence[str], value: Any) -> bool:
+    """Return whether the run replaces a value before the call."""
+    return isinstance(value, str) and value in _PLACEHOLDERS.get((keys[0], keys[-1]), ())
 
 
 def wrong_parts(tree: Section) -> list[str]:
-    """Parts of a run that are no call, nor several by name where that is meant."""
+    """Return faults for keys that should hold a call, or several calls by name, and do not."""
     faults = []
     for key in dict.fromkeys((*_NODES, *_SEVERAL)):
         value, place = tree.get(key), tree.origin(key)
@@ -57,7 +57,7 @@ def wrong_parts(tree: Section) -> list[str]:
 
 
 def named_in(value: Any) -> Iterator[Named]:
-    """Every class or function that a node passes on by its name, nodes inside it left out."""
+    """Yield the classes and functions that a node passes by name, without those of inner nodes."""
     for _, item in children(value):
         if isinstance(item, Named):
             yield item
@@ -66,7 +66,7 @@ def named_in(value: Any) -> Iterator[Named]:
 
 
 def nodes(value: Any, path: str = "") -> Iterator[tuple[str, Lazy]]:
-    """Every node with its path, each once."""
+    """Yield every node once, with its path."""
     seen: set[int] = set()
 
     def walk(part: Any, at: str) -> Iterator[tuple[str, Lazy]]:
@@ -82,7 +82,7 @@ def nodes(value: Any, path: str = "") -> Iterator[tuple[str, Lazy]]:
 
 
 def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] = ()) -> list[str]:
-    """What is wrong with the arguments of one node."""
+    """Return the faults in the arguments of one node."""
     taken = parameters(target)
     if taken is None:
         return []
@@ -99,11 +99,11 @@ def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] =
     for parameter, value in zip(positional, node.args, strict=False):
         given[parameter.name] = (value, node.where)
     for key, value in node.items():
-        if is_word((top_key(path), key), value):
+        if is_placeholder((top_key(path), key), value):
             continue
         place = node.origin(key)
         if key in given:
-            faults.append(f"{place}: '{path}.{key}' is given twice, once by its position")
+            faults.append(f"{place}: '{path}.{key}' is given twice, once by position")
         elif key not in taken or taken[key].kind == Parameter.POSITIONAL_ONLY:
             if not takes_any_key:
                 near = did_you_mean(str(key), taken)
@@ -130,13 +130,13 @@ def _missing(path: str, node: Lazy, taken: Mapping[str, Parameter], given: set[s
     if not needed:
         return []
     names = ", ".join(f"'{name}'" for name in needed)
-    return [f"{node.where}: {node.target} needs {names}, which '{path}' does not give"]
+    return [f"{node.where}: {node.target} needs {names}, which '{path}' does not set"]
 
 
 def unknown_keys(tree: Section, used: set[str], nodes_only: bool) -> list[str]:
-    """Keys of a config that mean nothing: refused, unless something refers to them.
+    """Return faults for unknown top-level keys that nothing refers to.
 
-    In a Python file, plain values are the author's own variables; a node that nothing uses is not.
+    In a Python file, plain values are variables of the author; an unused node is a fault.
     """
     faults = []
     for key, value in tree.items():
@@ -149,6 +149,6 @@ def unknown_keys(tree: Section, used: set[str], nodes_only: bool) -> list[str]:
             and not (near and isinstance(value, dict | list))
         ):
             continue
-        rest = near or f", and nothing refers to it (its parts are {', '.join(KEYS)})"
-        faults.append(f"{tree.origin(key)}: '{key}' is no part of a config{rest}")
+        rest = near or f", and nothing refers to it (config keys: {', '.join(KEYS)})"
+        faults.append(f"{tree.origin(key)}: '{key}' is not a config key{rest}")
     return faults

@@ -1,4 +1,4 @@
-"""`Config`: a file that describes a run, with overrides, checked before anything is built."""
+"""`Config`: a tree of nodes that describes a run; load, override, check, save and build it."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -39,16 +39,16 @@ from stoker.storage import write_atomic
 
 
 class Config:
-    """Everything that a run is made from, as a tree of nodes and plain values.
+    """The description of a run: a tree of nodes and plain values.
 
         load → override → check → print or save → build
 
     Args:
-        tree: the values, as `load` reads them or as a plain dict with `L` nodes in it.
-        name: what the run is called unless ``run.name`` says it.
-        folder: where modules of the config's own are found.
-        restricted: whether its names are checked against ``allow``; so for YAML.
-        allow: prefixes of further modules that it may name.
+        tree: the values, from `load` or as a plain dict with `L` nodes.
+        name: the name of the run unless ``run.name`` is set.
+        folder: the folder of the config's own modules.
+        restricted: whether names are restricted to the allowed ones, as in YAML.
+        allow: further module prefixes that it may name.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Config:
             self._add_folder(Path(other))
 
     def _add_folder(self, folder: Path) -> None:
-        """Code that a saved config names is found below the folder one stands in."""
+        """Add a folder of a saved config if it contains the current folder."""
         folder = folder.resolve()
         if Path.cwd() in (folder, *folder.parents):
             self.folders.append(folder)
@@ -82,10 +82,10 @@ class Config:
     __hash__ = None  # type: ignore[assignment]
 
     def override(self, *overrides: str) -> "Config":
-        """Change values by their places: ``config.override("optimizer.lr=3e-4")``.
+        """Change values by path: ``config.override("optimizer.lr=3e-4")``.
 
         Raises:
-            ConfigError: places that are not known or values that do not fit, all of them.
+            ConfigError: all unknown paths and values of the wrong type.
         """
         faults: list[str] = []
         with self.importable():
@@ -99,14 +99,14 @@ class Config:
         return self
 
     def importable(self) -> AbstractContextManager[None]:
-        """Within it, the modules that the config names can be imported."""
+        """Make the modules that the config names importable inside the block."""
         return importing_from([*self.folders, Path.cwd()])
 
     def callee(self, node: Lazy | Named) -> Any:
-        """What a node calls, or what a name stands for.
+        """Return the callable of a node, or the object of a name.
 
         Raises:
-            UnknownNameError: there is no such thing, or it may not be named here.
+            UnknownNameError: it does not exist, or may not be named here.
         """
         made_by = node.made_by if isinstance(node, Lazy) else node.thing
         if made_by is not None:
@@ -120,13 +120,13 @@ class Config:
         return thing
 
     def resolved(self) -> Section:
-        """The tree as it is built: references followed, short names whole, ``run`` filled up.
+        """Return the tree with references resolved, short names expanded and ``run`` filled in.
 
         Raises:
-            ConfigError: references that lead nowhere, short names that are not known.
+            ConfigError: unresolvable references or unknown short names.
         """
         faults: list[str] = []
-        tree = self._whole(faults)
+        tree = self._expanded(faults)
         if faults:
             raise ConfigError(*faults)
         run = tree.get("run", {})
@@ -135,13 +135,13 @@ class Config:
         return tree
 
     def check(self) -> Section:
-        """The resolved tree, if nothing is wrong with it.
+        """Check everything and return the resolved tree.
 
         Raises:
-            ConfigError: everything that is wrong, each with its place.
+            ConfigError: all faults, each with its place.
         """
         faults = unknown_keys(self.tree, _referred_to(self.tree), not self.restricted)
-        tree = self._whole(faults)
+        tree = self._expanded(faults)
         run = tree.get("run", {})
         faults += run_section.faults_of(run)
         sized = isinstance(run, dict) and (run.get("micro_batch") or run.get("global_batch"))
@@ -154,22 +154,22 @@ class Config:
             raise ConfigError(*faults)
         return self.resolved()
 
-    def _whole(self, faults: list[str]) -> Section:
-        """The parts of a run: references followed, short names made nodes.
+    def _expanded(self, faults: list[str]) -> Section:
+        """Return the tree with references resolved and short names expanded.
 
-        Names that are not known may be registered by a module that the config names.
+        An unknown short name may be registered by a module that the config names.
         """
         tree: Section = resolved(self.tree)
         for key in [key for key in tree if key not in KEYS]:
-            del tree[key]  # variables have done their work
+            del tree[key]  # variables are only referred to
         with self.importable():
             self._import(tree.pop("imports", None) or [], faults)
-            missed: list[str] = []
-            whole = expanded(tree, missed)
-            if missed:
+            unknown: list[str] = []
+            found = expanded(tree, unknown)
+            if unknown:
                 self._import(self._own_modules(tree), [])
-                whole = expanded(tree, faults)
-        return whole
+                found = expanded(tree, faults)
+        return found
 
     def _import(self, names: Iterable[str], faults: list[str]) -> None:
         """Import modules, which may register short names."""
@@ -193,25 +193,25 @@ class Config:
                 self.callee(name)
         except UnknownNameError as error:
             return [f"{node.where}: {error}"]
-        except Exception as error:  # whatever a module does when it is imported
+        except Exception as error:  # importing a module can raise anything
             what = f"{type(error).__name__}: {error}"
             return [f"{node.where}: {node.target} cannot be imported: {what}"]
         if not callable(target):
-            return [f"{node.where}: {node.target} is no class or function"]
+            return [f"{node.where}: {node.target} is not a class or function"]
         return faults_of_node(path, node, target, supplied)
 
     def text(self) -> str:
-        """The resolved tree as YAML that reads back equal."""
+        """Return the resolved tree as YAML that reads back equal."""
         return write(self.resolved())
 
     def save(self, path: str | Path) -> None:
-        """Write the resolved tree, so that `load` gives an equal one."""
+        """Write the resolved tree, so that `load` returns an equal one."""
         tree = self.resolved()
         tree["_path_"] = [str(folder) for folder in self.folders]
         write_atomic(Path(path), write(tree))
 
     def why(self, path: str) -> str:
-        """Where the value at a place came from: a line of a file, an override, or a default."""
+        """Return where a value comes from: a line of a file, an override, or a default."""
         tree = self.resolved()
         keys = paths.split(path)
         try:
@@ -224,7 +224,7 @@ class Config:
         return f"{path} = {_shown(value)}  ({origin}{written})"
 
     def _origin(self, tree: Section, keys: list[str]) -> str:
-        """The place nearest to the value that is known."""
+        """Return the closest known place of the value."""
         value: Any = tree
         origin = tree.where
         for key in keys:
@@ -237,7 +237,7 @@ class Config:
         return origin
 
     def _written(self, keys: list[str]) -> str:
-        """The reference that was followed to the value, if there was one."""
+        """Return the reference that produced the value, if any."""
         try:
             raw = paths.get(self.tree, ".".join(keys))
         except paths.NoSuchPlaceError:
@@ -245,7 +245,7 @@ class Config:
         return f", written as {raw}" if isinstance(raw, str) and "${" in raw else ""
 
     def _default(self, tree: Section, keys: list[str], error: paths.NoSuchPlaceError) -> str:
-        """A value that nobody gave: the default of the call it belongs to."""
+        """Return the default of a value that the config does not set."""
         try:
             node = paths.get(tree, ".".join(keys[:-1]))
         except paths.NoSuchPlaceError:
@@ -256,23 +256,23 @@ class Config:
             if keys[-1] in taken:
                 default = taken[keys[-1]].default
                 if default is taken[keys[-1]].empty:
-                    return f"{'.'.join(keys)} is not given; the run supplies it"
+                    return f"{'.'.join(keys)} is not set; the run supplies it"
                 return f"{'.'.join(keys)} = {_shown(default)}  (default of {node.target})"
             raise ConfigError(f"{node.target} has no '{keys[-1]}'{did_you_mean(keys[-1], taken)}")
         raise ConfigError(str(error))
 
 
 def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str] = ()) -> Config:
-    """Read a config from a Python or YAML file, and change it as the overrides say.
+    """Read a config from a Python or YAML file and apply overrides.
 
     Args:
-        path: a file ending in .py, .yaml or .yml, or a run folder, whose ``config.yaml`` is taken.
+        path: a .py, .yaml or .yml file, or a run folder, whose ``config.yaml`` is read.
         overrides: as on the command line: ``["optimizer.lr=3e-4", "~hooks.1"]``.
-        allow: prefixes of modules that a YAML may name beside torch, stoker, torchmetrics and those
-            in its own folder.
+        allow: module prefixes that a YAML may name in addition to torch, stoker, torchmetrics and
+            modules in its own folder.
 
     Raises:
-        ConfigError: what is wrong, with its place.
+        ConfigError: the faults, with their places.
     """
     path = Path(path)
     if path.is_dir():
@@ -284,7 +284,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     elif path.suffix in (".yaml", ".yml"):
         tree = read_yaml(path)
         if Path.cwd() not in path.resolve().parents:
-            tree.pop("_path_", None)  # a file from elsewhere does not say where code is
+            tree.pop("_path_", None)  # a file from elsewhere must not choose code folders
         name = path.parent.name if path.stem == "config" else path.stem
         config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
     else:
@@ -293,19 +293,19 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
 
 
 def build(value: Any) -> Any:
-    """Make what a node describes, and all nodes inside it; a node in two places is made once."""
+    """Build a node and all nodes inside it; a node used in two places is built once."""
     return Builder(Config({})).build(value)
 
 
 class Builder:
-    """Makes the objects of a config, each node once."""
+    """Builds the objects of a config, each node once."""
 
     def __init__(self, config: Config) -> None:
         self.callee = config.callee
         self._made: dict[int, Any] = {}
 
     def build(self, value: Any, path: str = "", **supplied: Any) -> Any:
-        """The object that a value stands for; ``supplied`` are arguments it does not give."""
+        """Build a value; ``supplied`` are arguments for those that the node does not set."""
         if isinstance(value, Lazy):
             if id(value) not in self._made:
                 self._made[id(value)] = self._called(value, path, supplied)
@@ -339,7 +339,7 @@ class Builder:
 
 
 def _referred_to(tree: Section) -> set[str]:
-    """The top-level keys that some reference or shared node leads to."""
+    """Return the top-level keys that a reference or shared node leads to."""
     found: set[str] = set()
     by_id = {id(value): key for key, value in tree.items() if isinstance(value, dict | list)}
 
@@ -357,7 +357,7 @@ def _referred_to(tree: Section) -> set[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value in one line."""
+    """Format a value in one line."""
     if callable(value) or isinstance(value, Lazy):
         return str(value)
     return write(value, in_one_line=True).strip().removesuffix("...").strip()

@@ -21,23 +21,25 @@ _numbers = count()
 _DATA = (dict, list, tuple, str, int, float, bool, type(None))
 
 
-def read_yaml(path: Path, coming_from: tuple[Path, ...] = ()) -> Section:
-    """The tree of a YAML file, on top of the files that its ``defaults:`` lists."""
+def read_yaml(path: Path, including: tuple[Path, ...] = ()) -> Section:
+    """Read a YAML file on top of the files that its ``defaults`` lists."""
     path = path.resolve()
-    if path in coming_from:
-        circle = " → ".join(one.name for one in (*coming_from, path))
-        raise ConfigError(f"{coming_from[-1].name}: defaults include each other: {circle}")
+    if path in including:
+        circle = " → ".join(one.name for one in (*including, path))
+        raise ConfigError(f"{including[-1].name}: defaults include each other: {circle}")
     tree = read(_text_of(path), path.name)
     if tree is None:
         tree = Section(where=path.name)
     if not isinstance(tree, Section) or isinstance(tree, Lazy):
-        raise ConfigError(f"{path.name}:1: a config is a mapping such as 'model: …' and 'run: …'")
+        raise ConfigError(
+            f"{path.name}:1: a config must be a mapping such as 'model: …' and 'run: …'"
+        )
     included = tree.pop("defaults", [])
     if isinstance(included, str):
         included = [included]
     if not isinstance(included, list) or not all(isinstance(one, str) for one in included):
         raise ConfigError(
-            f"{tree.origin('defaults')}: defaults lists files, such as [base.yaml], "
+            f"{tree.origin('defaults')}: defaults must be a list of files, such as [base.yaml], "
             f"got {included!r}"
         )
     merged = Section(where=tree.where)
@@ -45,18 +47,18 @@ def read_yaml(path: Path, coming_from: tuple[Path, ...] = ()) -> Section:
         file = path.parent / name
         if not file.is_file():
             raise ConfigError(
-                f"{tree.origin('defaults')}: defaults names '{name}', and there is no such file"
+                f"{tree.origin('defaults')}: defaults lists '{name}', which does not exist"
             )
-        merge(merged, read_yaml(file, (*coming_from, path)))
+        merge(merged, read_yaml(file, (*including, path)))
     merge(merged, tree)
     return merged
 
 
 def merge(below: Section, above: Section) -> None:
-    """Put one section on top of another: mappings go into each other, the rest replaces."""
+    """Merge one section into another: mappings are merged, other values are replaced."""
     for key, value in above.items():
         old = below.get(key)
-        if isinstance(old, Section) and isinstance(value, Section) and _goes_into(old, value):
+        if isinstance(old, Section) and isinstance(value, Section) and _merges(old, value):
             merge(old, value)
             if isinstance(value, Lazy) and isinstance(old, Lazy) and value.args:
                 old.args = value.args
@@ -65,48 +67,48 @@ def merge(below: Section, above: Section) -> None:
             below.origins[key] = above.origin(key)
 
 
-def _goes_into(old: Section, new: Section) -> bool:
-    """Whether a mapping changes the one below it rather than standing for something else."""
+def _merges(old: Section, new: Section) -> bool:
+    """Return whether a mapping modifies the one below it instead of replacing it."""
     others = isinstance(old, Lazy) and not old.keys() & new.keys()
     if others and new and all(isinstance(value, Lazy) for value in new.values()):
-        return False  # several by name in place of one
+        return False  # several named calls instead of one
     if isinstance(new, Lazy):
         return isinstance(old, Lazy) and old.target == new.target
     return "type" not in new or new["type"] == old.get("type")
 
 
 def read_python(path: Path) -> Section:
-    """The tree of a Python file: its public names that are nodes or plain data."""
+    """Read a Python file: its public names that are nodes or plain data."""
     path = path.resolve()
     module = executed(path)
     lines = _assignments(path)
-    meant = {
+    public = {
         name: value
         for name, value in vars(module).items()
         if not name.startswith("_") and (isinstance(value, _DATA) or name in KEYS)
     }
-    tree: Section = settled(meant)
+    tree: Section = settled(public)
     tree.where = path.name
     for name in tree:
         tree.origins[name] = f"{path.name}:{lines[name]}" if name in lines else path.name
-        _give_places(tree[name], tree.origins[name])
+        _set_places(tree[name], tree.origins[name])
     return tree
 
 
-def _give_places(value: Any, place: str) -> None:
-    """What plain Python data does not know: where it was written."""
+def _set_places(value: Any, place: str) -> None:
+    """Record where plain Python data was written."""
     if isinstance(value, Section) and not value.where:
         value.where = place
     for _, item in children(value):
-        _give_places(item, value.where if isinstance(value, Section) else place)
+        _set_places(item, value.where if isinstance(value, Section) else place)
 
 
 def executed(path: Path) -> ModuleType:
-    """The module of a config file, run once, with its folder to import from.
+    """Execute a config file and return its module.
 
-    The folders above it are packages to it, so that ``from .base import model`` and
-    ``from ..common import data`` work. When it fails, what it was called and ``sys.path`` are as
-    before; modules that it imported stay imported, as torch does not bear to be imported twice.
+    The parent folders act as packages, so that ``from .base import model`` and
+    ``from ..common import data`` work. If it fails, its module name and ``sys.path`` are restored;
+    modules that it imported stay imported, because torch cannot be imported twice.
     """
     module = ModuleType(path.stem)
     module.__file__ = str(path)
@@ -115,7 +117,7 @@ def executed(path: Path) -> ModuleType:
         with _restored_after_failure(path.stem), importing_from([path.parent]):
             module.__package__ = _packages_above(path)
             if path.stem not in sys.modules:
-                sys.modules[path.stem] = module  # where its classes say they are from
+                sys.modules[path.stem] = module  # the __module__ of its classes
             exec(code, vars(module))
     except ConfigError:
         raise
@@ -126,7 +128,7 @@ def executed(path: Path) -> ModuleType:
 
 
 def _line_of(error: Exception, path: Path) -> int:
-    """The line of the file that an error came through last."""
+    """Return the innermost line of the file in the traceback."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno or 1
     frames = traceback.extract_tb(error.__traceback__)
@@ -134,7 +136,7 @@ def _line_of(error: Exception, path: Path) -> int:
 
 
 def _packages_above(path: Path) -> str:
-    """A chain of packages, one per folder above the file; the name of the innermost."""
+    """Create one package per parent folder and return the name of the innermost."""
     name = f"{_PACKAGE}{next(_numbers)}"
     for folder in reversed([path.parent, *path.parent.parents]):
         package = ModuleType(name)
@@ -159,7 +161,7 @@ def _restored_after_failure(stem: str) -> Iterator[None]:
 
 
 def _assignments(path: Path) -> dict[str, int]:
-    """The line on which each name of a module is last given a value."""
+    """Return the line of the last assignment to each name."""
     lines: dict[str, int] = {}
     for statement in ast.parse(path.read_text(encoding="utf-8-sig")).body:
         for node in ast.walk(statement):
@@ -172,4 +174,4 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{path.name} is no text file") from None
+        raise ConfigError(f"{path.name} is not a text file") from None

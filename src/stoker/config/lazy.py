@@ -1,4 +1,4 @@
-"""`L`: a call described now and made later."""
+"""`L`: describe a call now and make it later."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +10,9 @@ from stoker.core.errors import did_you_mean
 
 
 class Section(dict[str, Any]):
-    """A mapping of a config that remembers where each of its values was written.
+    """A mapping that records where each of its values was written.
 
-    Its items are attributes, too: ``section.width = 128``.
+    Items are also attributes: ``section.width = 128``.
     """
 
     __slots__ = ("origins", "where")
@@ -24,14 +24,14 @@ class Section(dict[str, Any]):
         self.origins: dict[str, str] = {}
 
     def origin(self, key: str) -> str:
-        """Where the value of ``key`` was written: its own place, or that of the whole."""
+        """Return where the value of ``key`` was written, or else where the section was."""
         return self.origins.get(key) or self.where
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
         if name in self._own or name.startswith("__"):
-            raise AttributeError(name)  # Python's own questions, also while it copies the node
+            raise AttributeError(name)  # Python's own lookups, such as those of copy
         raise AttributeError(self._lacks(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -53,7 +53,7 @@ class Section(dict[str, Any]):
 
 
 class Lazy(Section):
-    """A call that has not been made: a target, its arguments, and where it was written.
+    """A call that has not been made yet: a target, its arguments, and where it was written.
 
     Keyword arguments are items and attributes, and can be changed, added and deleted until the
     node is built::
@@ -62,7 +62,7 @@ class Lazy(Section):
         model.width = 128
 
     Args:
-        target: what will be called, or its dotted name.
+        target: the callable, or its dotted name.
         args: the positional arguments.
         kwargs: the keyword arguments.
         where: "file:line".
@@ -105,18 +105,18 @@ class Lazy(Section):
 
 
 class L:
-    """Describes a call to ``target``: ``L(Net)(width=64)`` is a `Lazy` node, no net yet."""
+    """Describe a call to ``target``: ``L(Net)(width=64)`` is a `Lazy` node, not a ``Net``."""
 
     def __init__(self, target: str | Callable[..., Any]) -> None:
         self._target = target
 
     def __call__(self, *args: Any, **kwargs: Any) -> Lazy:
-        """The node."""
+        """Return the node."""
         return Lazy(self._target, args, kwargs, _caller(1))
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a value of a config with their keys; positional arguments are numbered."""
+    """Yield the items of a container with their keys; positional arguments are numbered."""
     if isinstance(value, Lazy):
         yield from ((str(index), item) for index, item in enumerate(value.args))
     if isinstance(value, dict):
@@ -126,7 +126,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a container with ``change`` made to each part; anything else as it is."""
+    """Return a copy of a container with ``change`` applied to each item; other values unchanged."""
     if isinstance(value, Lazy):
         target = value.made_by if value.made_by is not None else value.target
         kwargs = {key: change(item) for key, item in value.items()}
@@ -143,7 +143,7 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of a config's values; a node that stands in two places stays one."""
+    """Return a deep copy in which a node used in two places stays one object."""
     seen: dict[int, Any] = {}
 
     def copy(part: Any) -> Any:
@@ -157,6 +157,6 @@ def copied(value: Any) -> Any:
 
 
 def _caller(depth: int) -> str:
-    """Where the code that called our caller stands, as "file:line"."""
+    """Return the "file:line" of the code that called our caller."""
     frame = sys._getframe(depth + 1)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

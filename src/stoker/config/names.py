@@ -1,4 +1,4 @@
-"""Names of things: from an object to a dotted name and back, and which names a YAML may use."""
+"""Dotted names: from an object to its name and back, and which names a YAML may use."""
 
 import importlib
 import re
@@ -11,20 +11,20 @@ from typing import Any
 from stoker.core.errors import did_you_mean
 
 ALLOWED = ("torch.nn.", "torch.optim.", "torch.utils.data.", "stoker.", "torchmetrics.")
-"""What a YAML may name unasked, beside ``torch.x`` and the modules in its own folder."""
+"""What a YAML may name without --allow, besides ``torch.x`` and modules in its own folder."""
 
 _RUNS_CODE = (
     "torch.utils.data.datapipes.",
     *(f"stoker.{part}." for part in ("config", "cli", "launch", "dialects", "testing")),
 )
-"""Parts of those that read or run other code; they need to be allowed by name."""
+"""Exceptions that read or run other code; they need --allow."""
 
 _OF_A_CONFIG = re.compile(r"^_stoker_config_\d+(\.folder)*\.")
-"""What stands before the names of modules that a config imports relative to itself."""
+"""The prefix of modules that a config imports relative to itself."""
 
 
 def name_of(thing: Any) -> str:
-    """The dotted name of a class, function or torch constant."""
+    """Return the dotted name of a class, function or torch constant."""
     if type(thing).__module__ == "torch" and type(thing).__name__ in ("dtype", "memory_format"):
         return str(thing)
     owner = getattr(thing, "__self__", None)
@@ -36,7 +36,7 @@ def name_of(thing: Any) -> str:
 
 
 def _shortest(module: str, name: str, thing: Any) -> str:
-    """The outermost package that has the thing under its name: torch.nn, not torch.nn.modules.x."""
+    """Return the outermost package that exports the object: torch.nn, not torch.nn.modules.x."""
     parts = module.split(".")
     for cut in range(1, len(parts)):
         package = ".".join(parts[:cut])
@@ -46,7 +46,7 @@ def _shortest(module: str, name: str, thing: Any) -> str:
 
 
 def is_named(thing: Any) -> bool:
-    """Whether a config can hold the thing itself by its name: a class, a function, a dtype."""
+    """Return whether a config can refer to an object by name: a class, a function, a dtype."""
     constant = type(thing).__module__ == "torch" and type(thing).__name__ in (
         "dtype",
         "memory_format",
@@ -55,11 +55,11 @@ def is_named(thing: Any) -> bool:
 
 
 class UnknownNameError(ValueError):
-    """A dotted name that leads nowhere, or to what may not be used."""
+    """A dotted name that does not exist or may not be used."""
 
 
 def locate(name: str) -> Any:
-    """What a dotted name stands for; the module is imported.
+    """Import and return the object with a dotted name.
 
     Raises:
         UnknownNameError: there is no such module or no such name in it.
@@ -67,7 +67,7 @@ def locate(name: str) -> Any:
     parts = name.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise UnknownNameError(
-            f"'{name}' is no dotted name: expected one such as 'torch.nn.Linear'"
+            f"'{name}' is not a dotted name: expected one such as 'torch.nn.Linear'"
         )
     for cut in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:cut])
@@ -88,12 +88,12 @@ def locate(name: str) -> Any:
 
 
 def check_allowed(name: str, allow: Iterable[str], folders: Iterable[Path]) -> None:
-    """Refuse a name that a YAML may not use, before its module is imported.
+    """Reject a name that a YAML may not use, before its module is imported.
 
     Args:
         name: the dotted name.
         allow: further prefixes that the user allows.
-        folders: where modules of the config's own stand.
+        folders: folders of the config's own modules.
     """
     if any((name + ".").startswith(_dotted(prefix)) for prefix in allow):
         return
@@ -115,7 +115,7 @@ def _is_usual(name: str) -> bool:
 
 
 def check_real_place(name: str, thing: Any, allow: Iterable[str], folders: Iterable[Path]) -> None:
-    """The same for where a thing really comes from: ``torch.os.system`` is no part of torch."""
+    """Check where an object is really defined: ``torch.os.system`` is not part of torch."""
     if any((name + ".").startswith(_dotted(prefix)) for prefix in allow):
         return
     module = getattr(thing, "__module__", None)
@@ -130,7 +130,7 @@ def check_real_place(name: str, thing: Any, allow: Iterable[str], folders: Itera
 
 @contextmanager
 def importing_from(folders: Iterable[Path]) -> Iterator[None]:
-    """Within it, modules in these folders can be imported, before others of their names."""
+    """Make modules in these folders importable inside the block, before others of the same name."""
     added = [str(folder) for folder in folders if str(folder) not in sys.path]
     sys.path[:0] = added
     for folder in added:
@@ -144,7 +144,7 @@ def importing_from(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Modules of another config's folder that are called as one in this folder."""
+    """Unload modules of another config's folder that have the name of one in this folder."""
     for file in folder.glob("*.py"):
         loaded = getattr(sys.modules.get(file.stem), "__file__", None)
         if loaded and Path(loaded) != file and str(Path(loaded).parent) not in sys.path:

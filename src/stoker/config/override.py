@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, get_type_hints
 
 from stoker.config import paths
-from stoker.config.check import is_word
+from stoker.config.check import is_placeholder
 from stoker.config.lazy import Lazy, Section, copied
 from stoker.config.names import UnknownNameError
 from stoker.config.other_trainers import KEYS, use_instead
@@ -21,7 +21,7 @@ _FORM = re.compile(r"(?P<sign>[+~]?)(?P<path>[\w.\-\[\]/]+)(?:=(?P<text>.*))?", 
 
 
 class Kind(NamedTuple):
-    """What may stand at a place: a type, whether it is known at all, and near names."""
+    """The type expected at a path, whether the path is known, and similar names."""
 
     type: Any
     known: bool
@@ -29,19 +29,21 @@ class Kind(NamedTuple):
 
 
 def apply(tree: Section, override: str, callee: Any) -> None:
-    """Change the tree as one override says.
+    """Apply one override to the tree.
 
     Args:
         tree: the config, changed in place.
-        override: as it was typed.
-        callee: finds what a node calls.
+        override: the text of the override.
+        callee: returns the callable of a node.
 
     Raises:
-        ConfigError: the place is not known, or the value does not fit.
+        ConfigError: the path does not exist, or the value has the wrong type.
     """
     match = _FORM.fullmatch(override)
     if match is None or (match["text"] is None) != (match["sign"] == "~"):
-        raise ConfigError(f"'{override}' is no override: expected key=value, +list=value or ~key")
+        raise ConfigError(
+            f"'{override}' is not an override: expected key=value, +list=value or ~key"
+        )
     keys = paths.split(match["path"])
     origin = f"override '{override}'"
     try:
@@ -57,12 +59,12 @@ def apply(tree: Section, override: str, callee: Any) -> None:
             _set(tree, keys, match["text"], value, origin, callee)
     except paths.NoSuchPlaceError as error:
         near = use_instead(match["path"])
-        reason = f"'{match['path']}' is not known{near}" if near else str(error)
+        reason = f"'{match['path']}' does not exist{near}" if near else str(error)
         raise ConfigError(f"{origin}: {reason}") from None
 
 
 def value_of(text: str) -> Any:
-    """A value as typed: what YAML reads in it; a text that is no YAML is itself."""
+    """Return the value of a text: parsed as YAML, or the text itself if it is not YAML."""
     if text == "":
         return ""
     try:
@@ -70,13 +72,13 @@ def value_of(text: str) -> Any:
     except ConfigError:
         if text[0] in "[{'\"":
             raise ConfigError(
-                f"override: {text} cannot be read: is a bracket or quote open?"
+                f"override: {text} cannot be parsed: is a bracket or quote open?"
             ) from None
         return text
 
 
 def _owner(tree: Section, keys: list[str]) -> Any:
-    """The container that holds the last key; references on the way are followed."""
+    """Return the container of the last key, following references on the way."""
     value: Any = tree
     for index, key in enumerate(keys[:-1]):
         found = paths.key_in(value, key)
@@ -98,7 +100,7 @@ def _owner(tree: Section, keys: list[str]) -> Any:
 
 
 def _opened(tree: Section, keys: list[str], name: str) -> Section:
-    """A short name alone, ``optimizer: Adam``, as the mapping that can take arguments."""
+    """Expand a short name, ``optimizer: Adam``, to a mapping that can take arguments."""
     owner = _owner(tree, keys)
     section = Section({"type": name}, where=getattr(owner, "origin", lambda _: "")(keys[-1]))
     paths.put(owner, keys[-1], section, section.where)
@@ -119,12 +121,12 @@ def _add(tree: Section, keys: list[str], value: Any, origin: str) -> None:
             value.where = origin
         found[0].append(value)
     else:
-        raise ConfigError(f"{origin}: '{at}' is there already and no list: leave out the +")
+        raise ConfigError(f"{origin}: '{at}' already exists and is not a list: remove the +")
 
 
 def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, callee: Any) -> None:
     owner = _owner(tree, keys) if len(keys) > 1 else tree
-    if is_word(keys, value):
+    if is_placeholder(keys, value):
         paths.put(owner, keys[-1], value, origin)
         return
     found = paths.key_in(owner, keys[-1])
@@ -142,7 +144,7 @@ def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, cal
 
 
 def _kind(owner: Any, keys: list[str], found: tuple[Any] | None, callee: Any) -> Kind:
-    """What the place takes: by a call's signature, a field's type, or the value it has."""
+    """Return what a path accepts: by signature, by field type, or by its current value."""
     key = keys[-1]
     if len(keys) == 1:
         return Kind(ANYTHING, key in KEYS or found is not None, did_you_mean(key, KEYS))
@@ -182,7 +184,7 @@ def _argument_kind(target: Any, key: str, found: tuple[Any] | None) -> Kind:
 
 
 def _run_type(keys: list[str]) -> type:
-    """The dataclass of ``run``, or of a section inside it."""
+    """Return the dataclass of ``run`` or of a section inside it."""
     kind: type = RunConfig
     for key in keys[1:]:
         kind = section_type(kind, key) or kind

@@ -1,4 +1,4 @@
-"""Places in a config: ``optimizer.lr``, ``hooks.1.patience``."""
+"""Dotted paths into a config: ``optimizer.lr``, ``hooks.1.patience``."""
 
 from typing import Any
 
@@ -7,32 +7,32 @@ from stoker.core.errors import did_you_mean
 
 
 class NoSuchPlaceError(KeyError):
-    """A path that leads nowhere; says how far it led and what is there."""
+    """A path that does not exist. The message says how far it led and what is there."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def split(path: str) -> list[str]:
-    """The keys of a dotted path; ``a[0].b`` is ``a.0.b``."""
+    """Return the keys of a dotted path; ``a[0].b`` is ``a.0.b``."""
     return path.replace("[", ".").replace("]", "").split(".")
 
 
 def part(value: Any, key: str, at: str) -> Any:
-    """One step down."""
+    """Return the item of a container by key."""
     found = key_in(value, key)
     if found is None:
         here = f"'{at}'" if at else "the config"
         if not isinstance(value, dict | list | tuple):
             raise NoSuchPlaceError(f"{here} is {value!r}, which has no '{key}' in it")
         keys = [str(name) for name, _ in children(value)]
-        there = f" (there is {', '.join(keys)})" if keys else " (it is empty)"
+        there = f" (available: {', '.join(keys)})" if keys else " (it is empty)"
         raise NoSuchPlaceError(f"{here} has no '{key}'{did_you_mean(key, keys)}{there}")
     return found[0]
 
 
 def key_in(value: Any, key: str) -> tuple[Any] | None:
-    """The part named ``key`` in a tuple of its own, or None."""
+    """Return the item named ``key`` as a one-element tuple, or None."""
     for name, item in children(value):
         if str(name) == key:
             return (item,)
@@ -40,7 +40,7 @@ def key_in(value: Any, key: str) -> tuple[Any] | None:
 
 
 def get(tree: Any, path: str) -> Any:
-    """The value at a path."""
+    """Return the value at a path."""
     at: list[str] = []
     for key in split(path):
         tree = part(tree, key, ".".join(at))
@@ -49,7 +49,7 @@ def get(tree: Any, path: str) -> Any:
 
 
 def put(owner: Any, key: str, value: Any, origin: str) -> None:
-    """Set a part of a container."""
+    """Set an item of a container."""
     if isinstance(owner, Lazy) and key.isdigit():
         owner.args[int(key)] = value
     elif isinstance(owner, dict):
@@ -61,7 +61,7 @@ def put(owner: Any, key: str, value: Any, origin: str) -> None:
 
 
 def delete(owner: Any, key: str) -> None:
-    """Remove a part of a container."""
+    """Remove an item of a container."""
     if isinstance(owner, Lazy) and key.isdigit():
         del owner.args[int(key)]
     elif isinstance(owner, dict):

@@ -5,9 +5,9 @@
     SCHEDULERS   torch.optim.lr_scheduler, and linear, cosine, polynomial, constant with warm-up
     LOSSES       the losses of torch.nn
     METRICS      `stoker.metrics`, and every class of torchmetrics
-    MODELS, STEPS, LOADERS   what users register, and torch's DataLoader
+    MODELS, STEPS, LOADERS   what you register, and torch's DataLoader
 
-Your own are added by ``@HOOKS.register``.
+Add your own with ``@HOOKS.register``.
 """
 
 import importlib
@@ -21,19 +21,19 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class RegistryError(StokerError, KeyError):
-    """A short name that is not known, or is given twice."""
+    """A short name that is unknown or already registered."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Registry:
-    """Things by their short names: those that users registered, then those of some modules.
+    """Classes and functions by short name: those you register, then those of some modules.
 
     Args:
-        name: what is in it, as people say it: "hook".
-        modules: the dotted names of modules whose public names count, looked up when needed.
-        keep: which of their public names are meant.
+        name: what it contains, for messages: "hook".
+        modules: dotted names of modules whose public names are included; imported when needed.
+        keep: selects among their public names.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Registry:
     def register(
         self, thing: T | None = None, /, *, name: str | None = None, force: bool = False
     ) -> T | Callable[[T], T]:
-        """Give a class or function a short name, its own unless ``name`` says another.
+        """Register a class or function under its own name, or under ``name``.
 
         Raises:
-            RegistryError: the name is taken; ``force=True`` takes it anyway.
+            RegistryError: the name is taken; ``force=True`` replaces it.
         """
 
         def put(what: T) -> T:
             key = name or what.__name__
             if not force and (key in self._registered or self._found(key) is not None):
                 raise RegistryError(
-                    f"the {self.name} {key!r} is registered already, as {self.get(key)!r}: choose "
+                    f"the {self.name} {key!r} is already registered, as {self.get(key)!r}: choose "
                     "another name, or register it with force=True"
                 )
             self._registered[key] = what
@@ -75,10 +75,10 @@ class Registry:
         return put if thing is None else put(thing)
 
     def get(self, name: str) -> Callable[..., Any]:
-        """What a short name stands for.
+        """Return the class or function with a short name.
 
         Raises:
-            RegistryError: it is not known; the message has the nearest names that are.
+            RegistryError: it is unknown; the message suggests similar names.
         """
         if name in self._registered:
             return self._registered[name]
@@ -92,7 +92,7 @@ class Registry:
         return name in self._registered or self._found(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        """All names, sorted."""
+        """Iterate over all names, sorted."""
         found: set[str] = set(self._registered)
         for module in self._modules:
             found |= set(_public(module, self._keep))
@@ -152,4 +152,4 @@ BY_KEY: dict[str, Registry] = {
     "val_loader": LOADERS,
     "predict_loader": LOADERS,
 }
-"""Which registry the short names below a key of a config come from."""
+"""The registry for short names below each config key."""

@@ -1,4 +1,4 @@
-"""References: ``${run.epochs}`` becomes the value, ``${model}`` the very node."""
+"""Resolve references: ``${run.epochs}`` is a value, ``${model}`` the same node."""
 
 import re
 from typing import Any
@@ -7,20 +7,20 @@ from stoker.config import paths
 from stoker.config.lazy import Lazy, children, rebuilt
 from stoker.config.yaml_text import ConfigError, Named
 
-_WHOLE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)\}")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)\}")
 
 
 def resolved(tree: Any) -> Any:
-    """A copy of a tree in which all references are followed.
+    """Return a copy of a tree with all references resolved.
 
-    A reference to a node, a mapping or a list is that very object, so that it is built once.
-    Everything else is OmegaConf's: text around references, relative ones, ``${oc.env:HOME}``.
+    A reference to a node, a mapping or a list becomes the same object, so that it is built once.
+    OmegaConf resolves the others: references inside text, relative ones, ``${oc.env:HOME}``.
     """
     return _Resolver(tree).value(tree, "")
 
 
 def has_references(text: Any) -> bool:
-    """Whether a value is a text with something to follow."""
+    """Return whether a value is a string that contains a reference."""
     return isinstance(text, str) and "${" in text
 
 
@@ -28,7 +28,7 @@ class _Resolver:
     def __init__(self, tree: Any) -> None:
         self._tree = tree
         self._made: dict[int, Any] = {}
-        self._on_the_way: list[str] = []
+        self._resolving: list[str] = []
         self._omega: Any = None
 
     def value(self, value: Any, path: str) -> Any:
@@ -40,20 +40,20 @@ class _Resolver:
         return self._followed(value, path) if has_references(value) else value
 
     def _followed(self, text: str, path: str) -> Any:
-        whole = _WHOLE.fullmatch(text)
-        if whole is None:
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
             return self._by_omegaconf(path)
-        there = ".".join(paths.split(whole[1]))
-        if there in self._on_the_way:
-            circle = " → ".join([*self._on_the_way, there])
+        target = ".".join(paths.split(match[1]))
+        if target in self._resolving:
+            circle = " → ".join([*self._resolving, target])
             raise ConfigError(f"'{path}' refers to itself: {circle}")
-        self._on_the_way.append(there)
+        self._resolving.append(target)
         try:
-            return self.value(paths.get(self._tree, there), there)
+            return self.value(paths.get(self._tree, target), target)
         except paths.NoSuchPlaceError as error:
             raise ConfigError(f"'{path}' is {text}, but {error}") from None
         finally:
-            self._on_the_way.pop()
+            self._resolving.pop()
 
     def _by_omegaconf(self, path: str) -> Any:
         from omegaconf import OmegaConf
@@ -65,14 +65,14 @@ class _Resolver:
             found = OmegaConf.select(self._omega, path, throw_on_missing=True)
         except OmegaConfBaseException as error:
             reason = str(error).splitlines()[0]
-            raise ConfigError(f"'{path}' cannot be followed: {reason}") from None
+            raise ConfigError(f"'{path}' cannot be resolved: {reason}") from None
         if OmegaConf.is_config(found):
-            raise ConfigError(f"'{path}' is a reference to more than one value; write it whole")
+            raise ConfigError(f"'{path}' refers to a mapping or list inside text, expected a value")
         return found.replace("${", "\\${") if isinstance(found, str) else found
 
 
 def _as_plain(value: Any) -> Any:
-    """What OmegaConf sees: mappings, lists and plain values."""
+    """Return plain mappings, lists and values for OmegaConf."""
     if isinstance(value, Lazy):
         numbered = {str(index): _as_plain(item) for index, item in enumerate(value.args)}
         return {**numbered, **{key: _as_plain(item) for key, item in value.items()}}

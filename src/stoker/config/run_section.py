@@ -1,4 +1,4 @@
-"""``run:`` the part of a config that says how to train, typed, with a help text per field."""
+"""The ``run`` section of a config: how to train, with a type and a help text per field."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from stoker.core.errors import UnsupportedURLError, did_you_mean
 from stoker.storage import local_path
 
 
-def _is(default: Any, help: str) -> Any:
+def _option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
@@ -22,74 +22,97 @@ def _is(default: Any, help: str) -> Any:
 class Parallel:
     """How the job is split over processes."""
 
-    replicate: int = _is(-1, "copies of the model, each with its share of every batch; -1: fill")
-    shard: int = _is(1, "ways in which parameters and optimizer state are sharded")
-    tensor: int = _is(1, "ways in which single layers are split")
-    pipeline: int = _is(1, "stages that the model is cut into")
-    blocks: str | None = _is(None, "shards: modules gathered one at a time, such as blocks.*")
-    reshard: bool = _is(True, "shards: gather again for the backward pass, which saves memory")
-    offload: bool = _is(False, "shards: keep them in the memory of the CPU")
-    dtype: Literal["bf16", "fp16", "fp32"] | None = _is(None, "shards: gather and compute in it")
-    plan: str | dict[str, str] = _is("auto", "tensor: a word for each layer by its name, or auto")  # noqa: RUF009
-    sequence: list[str] | None = _is(None, "pipeline: the parts of the model in their order")  # noqa: RUF009
-    split: list[str] | None = _is(None, "pipeline: the first part of each stage but the first")  # noqa: RUF009
-    schedule: str = _is("1f1b", "pipeline: gpipe, 1f1b, interleaved or zero-bubble")
-    microbatches: int | None = _is(None, "pipeline: micro-batches that a batch is cut into")
-    virtual: int | None = _is(None, "pipeline: stages in each process")
-    unused: bool = _is(False, "copies: allow parameters that take no part in a step")
+    replicate: int = _option(-1, "Data-parallel replicas of the model; -1 uses all processes.")
+    shard: int = _option(1, "Number of shards of parameters and optimizer state.")
+    tensor: int = _option(1, "Tensor-parallel degree: ways in which each layer is split.")
+    pipeline: int = _option(1, "Number of pipeline stages.")
+    blocks: str | None = _option(
+        None, "Sharding: modules to gather one at a time, such as blocks.*."
+    )
+    reshard: bool = _option(True, "Sharding: gather again for the backward pass to save memory.")
+    offload: bool = _option(False, "Sharding: keep the shards in CPU memory.")
+    dtype: Literal["bf16", "fp16", "fp32"] | None = _option(
+        None, "Sharding: gather and compute in this dtype."
+    )
+    plan: str | dict[str, str] = _option("auto", "Tensor: the operation per layer, or auto.")  # noqa: RUF009
+    sequence: list[str] | None = _option(None, "Pipeline: the submodules in order.")  # noqa: RUF009
+    split: list[str] | None = _option(None, "Pipeline: the first submodule of each later stage.")  # noqa: RUF009
+    schedule: str = _option("1f1b", "Pipeline: gpipe, 1f1b, interleaved or zero-bubble.")
+    microbatches: int | None = _option(None, "Pipeline: number of micro-batches per batch.")
+    virtual: int | None = _option(None, "Pipeline: stages per process.")
+    unused: bool = _option(False, "Replicas: allow parameters that a step does not use.")
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When a run is saved, and what is kept."""
+    """When checkpoints are saved, and which are kept."""
 
-    every: str | int | None = _is("1ep", "2ep, 500st, 10min, auto; null only at first and last")
-    max_overhead: float = _is(0.01, "for auto: the share of time that saves may take")
-    keep: int | None = _is(3, "how many of the newest stay; null keeps all")
-    keep_every: int | None = _is(None, "those whose step is a multiple of it stay for good")
-    best: str | None = _is(None, "a result, such as val/loss, whose best ones stay, too")
-    mode: Literal["min", "max"] | None = _is(None, "which is best, where the name does not say")
+    every: str | int | None = _option(
+        "1ep", "2ep, 500st, 10min or auto; null: first and last step."
+    )
+    max_overhead: float = _option(0.01, "For auto: the largest share of time spent on saves.")
+    keep: int | None = _option(3, "Number of newest checkpoints to keep; null keeps all.")
+    keep_every: int | None = _option(None, "Also keep checkpoints at multiples of this step.")
+    best: str | None = _option(
+        None, "Also keep the best checkpoints by this metric, such as val/loss."
+    )
+    mode: Literal["min", "max"] | None = _option(
+        None, "Which is best, if the metric's name does not show it."
+    )
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How to train. Every field is used, or refused in words."""
+    """How to train. A field that cannot take effect is rejected with an error."""
 
-    name: str | None = _is(None, "the run's name; the config file's when not given")
-    dir: str | None = _is("runs", "run folders are made in here; null writes nothing")
-    seed: int | None = _is(0, "seeds everything, before the model is made")
-    epochs: int | None = _is(None, "passes over the data")
-    max_steps: int | None = _is(None, "updates; the run may end within an epoch")
-    device: str = _is("auto", "auto, cpu, cuda, cuda:2, mps, …")
-    precision: Literal["fp32", "bf16", "fp16"] = _is("fp32", "fewer bits where they do")
-    compile: bool | str = _is(
-        False, "torch.compile model and loss; a word names the backend, or is 'blocks'"
+    name: str | None = _option(None, "Name of the run. Default: the name of the config file.")
+    dir: str | None = _option("runs", "Folder of the run folders; null writes nothing.")
+    seed: int | None = _option(0, "Seed of all random generators.")
+    epochs: int | None = _option(None, "Number of passes over the data.")
+    max_steps: int | None = _option(None, "Number of updates; the run may end within an epoch.")
+    device: str = _option("auto", "auto, cpu, cuda, cuda:2 or mps.")
+    precision: Literal["fp32", "bf16", "fp16"] = _option(
+        "fp32", "Use lower precision where it is numerically safe (autocast)."
     )
-    deterministic: bool = _is(False, "let torch use deterministic algorithms only")
-    threads: int | None = _is(None, "threads for one operation on the CPU")
-    micro_batch: int | None = _is(None, "samples that go forward at a time, in each process")
-    accumulate: int | None = _is(None, "micro-batches that make one step; 1 when not given")
-    global_batch: int | None = _is(None, "samples in a step: micro × processes × accumulate")
-    last_window: Literal["flush", "drop"] = _is("flush", "a last step with fewer batches")
-    clip_norm: float | None = _is(None, "bound on the norm of all gradients")
-    clip_value: float | None = _is(None, "bound on each element of the gradients")
-    lr_step: Literal["step", "epoch"] = _is("step", "when the scheduler moves the rate")
-    validate_every: str | int | None = _is("1ep", "2ep, 500st, 10min, or null for never")
-    log_every: int = _is(50, "steps between rows of metrics.jsonl")
-    progress: bool = _is(True, "a bar, or plain lines where there is no terminal")
-    resume: str = _is("auto", "auto, must, never, or a checkpoint to go on from")
-    grace: float = _is(30.0, "seconds to save and leave in after SIGTERM")
-    dead_after: float = _is(10.0, "seconds in which the job ends after the death of a process")
-    hung_after: float | None = _is(1800.0, "seconds without progress that end one of several")
-    default_hooks: bool = _is(True, "hooks.default() beside the hooks of the config")
-    limit_train_batches: int | float | None = _is(None, "so many batches of an epoch, or a share")
-    limit_val_batches: int | float | None = _is(None, "the same for validation")
-    overfit_batches: int | float | None = _is(None, "train and validate on these first batches")
+    compile: bool | str = _option(
+        False, "Compile model and loss: true, the name of a backend, or 'blocks'."
+    )
+    deterministic: bool = _option(False, "Use only deterministic algorithms.")
+    threads: int | None = _option(None, "CPU threads per operation.")
+    micro_batch: int | None = _option(None, "Samples per forward pass and process.")
+    accumulate: int | None = _option(None, "Micro-batches per step. Default: 1.")
+    global_batch: int | None = _option(None, "Samples per step: micro × processes × accumulate.")
+    last_window: Literal["flush", "drop"] = _option(
+        "flush", "What to do with an incomplete last step of an epoch."
+    )
+    clip_norm: float | None = _option(None, "Clip the norm of all gradients to this value.")
+    clip_value: float | None = _option(None, "Clip each gradient element to this value.")
+    lr_step: Literal["step", "epoch"] = _option("step", "When the LR scheduler steps.")
+    validate_every: str | int | None = _option("1ep", "2ep, 500st or 10min; null never validates.")
+    log_every: int = _option(50, "Steps between rows of metrics.jsonl.")
+    progress: bool = _option(True, "Show a progress bar, or plain lines without a terminal.")
+    resume: str = _option("auto", "auto, must, never, or the path of a checkpoint.")
+    grace: float = _option(30.0, "Seconds allowed for the final checkpoint after SIGTERM.")
+    dead_after: float = _option(10.0, "Seconds within which the job ends after a process died.")
+    hung_after: float | None = _option(
+        1800.0, "Seconds without progress after which a process is ended."
+    )
+    default_hooks: bool = _option(True, "Add hooks.default() to the hooks of the config.")
+    limit_train_batches: int | float | None = _option(
+        None, "Batches per epoch: a number or a fraction."
+    )
+    limit_val_batches: int | float | None = _option(
+        None, "Batches per validation: a number or a fraction."
+    )
+    overfit_batches: int | float | None = _option(
+        None, "Train and validate on the first batches only."
+    )
     checkpoint: CheckpointConfig = field(
-        default_factory=CheckpointConfig, metadata={"help": "when a run is saved, what is kept"}
+        default_factory=CheckpointConfig,
+        metadata={"help": "When checkpoints are saved, and which are kept."},
     )
     parallel: Parallel = field(
-        default_factory=Parallel, metadata={"help": "how the job is split over processes"}
+        default_factory=Parallel, metadata={"help": "How the job is split over processes."}
     )
 
 
@@ -99,7 +122,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def filled(section: Mapping[str, Any], kind: type = RunConfig, where: str = "") -> Section:
-    """The section with the default of every field that it does not give."""
+    """Return the section with the defaults of all missing fields."""
     full = Section(where=getattr(section, "where", where) or where)
     full.origins = dict(getattr(section, "origins", {}))
     for one in fields(kind):
@@ -123,7 +146,7 @@ _PATHS = ("dir", "resume")
 
 
 def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[str]:
-    """What is wrong with the section: unknown keys and values of the wrong type."""
+    """Return the faults of the section: unknown keys and values of the wrong type."""
     if not isinstance(section, Mapping):
         return [f"'{path}' is {section!r}, expected a mapping such as {{epochs: 10}}"]
     hints, found = _hints(kind), []
@@ -147,7 +170,7 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
 
 
 def read(section: Mapping[str, Any], kind: type = RunConfig) -> Any:
-    """The section as an object; it has been checked."""
+    """Return a checked section as an object."""
     values = {}
     for one in fields(kind):
         inner = section_type(kind, one.name)
@@ -157,20 +180,20 @@ def read(section: Mapping[str, Any], kind: type = RunConfig) -> Any:
 
 
 def section_type(kind: type, name: str) -> type | None:
-    """The dataclass of a field that is a section of its own, else None."""
+    """Return the dataclass of a field that is itself a section, else None."""
     hint = _hints(kind).get(name)
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
 
 
 def default_of(one: "Field[Any]") -> Any:
-    """The default of a dataclass field."""
+    """Return the default of a dataclass field."""
     if one.default_factory is not MISSING:
         return one.default_factory()
     return one.default
 
 
 def help_lines(kind: type = RunConfig, path: str = "run") -> list[tuple[str, str, str, str]]:
-    """Every field as (name, type, default, help), for people."""
+    """Return every field as (name, type, default, help)."""
     hints, lines = _hints(kind), []
     for one in fields(kind):
         inner = section_type(kind, one.name)
@@ -185,42 +208,42 @@ def help_lines(kind: type = RunConfig, path: str = "run") -> list[tuple[str, str
 
 
 def batch_sizes(
-    micro: int | None, accumulate: int | None, whole: int | None, processes: int
+    micro: int | None, accumulate: int | None, total: int | None, processes: int
 ) -> tuple[int | None, int, int | None]:
-    """The micro-batch, the accumulation and the global batch, of which two give the third.
+    """Return micro-batch, accumulation and global batch; two of them define the third.
 
     Raises:
-        ValueError: they do not agree, or do not divide; with the numbers.
+        ValueError: they contradict each other or are not divisible.
     """
-    sum_up = "micro_batch × processes × accumulate = global_batch"
+    rule = "micro_batch × processes × accumulate = global_batch"
     for name, value in (
         ("micro_batch", micro),
         ("accumulate", accumulate),
-        ("global_batch", whole),
+        ("global_batch", total),
     ):
         if value is not None and value < 1:
-            raise ValueError(f"run.{name} is a whole number from 1, got {value}")
-    if whole is None:
+            raise ValueError(f"run.{name} must be at least 1, got {value}")
+    if total is None:
         steps = accumulate or 1
         return micro, steps, None if micro is None else micro * processes * steps
     if micro is None:
         steps = accumulate or 1
-        if whole % (processes * steps):
+        if total % (processes * steps):
             raise ValueError(
-                f"run.global_batch {whole} does not divide by {processes} processes × "
-                f"accumulate {steps} ({sum_up})"
+                f"run.global_batch {total} is not divisible by {processes} processes × "
+                f"accumulate {steps} ({rule})"
             )
-        return whole // (processes * steps), steps, whole
+        return total // (processes * steps), steps, total
     if accumulate is None:
-        if whole % (micro * processes):
+        if total % (micro * processes):
             raise ValueError(
-                f"run.global_batch {whole} does not divide by micro_batch {micro} × {processes} "
-                f"processes ({sum_up})"
+                f"run.global_batch {total} is not divisible by micro_batch {micro} × {processes} "
+                f"processes ({rule})"
             )
-        return micro, whole // (micro * processes), whole
-    if micro * processes * accumulate != whole:
+        return micro, total // (micro * processes), total
+    if micro * processes * accumulate != total:
         raise ValueError(
             f"run.micro_batch {micro} × {processes} processes × accumulate {accumulate} is "
-            f"{micro * processes * accumulate}, but run.global_batch is {whole} ({sum_up})"
+            f"{micro * processes * accumulate}, but run.global_batch is {total} ({rule})"
         )
-    return micro, accumulate, whole
+    return micro, accumulate, total

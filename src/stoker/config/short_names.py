@@ -1,4 +1,4 @@
-"""Short names made whole: ``type: Adam`` below ``optimizer`` becomes a node."""
+"""Expand short names: ``type: Adam`` below ``optimizer`` becomes a node."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from stoker.config.resolve import has_references
 
 
 def registry_at(path: list[str]) -> Registry | None:
-    """The registry that short names at a place come from."""
+    """Return the registry for short names at a path, or None."""
     depth = len(path) - (path[0] in ("hooks", "optimizer", "lr_scheduler", "val_loader"))
     if path[0] == "hooks" and depth > 1:
         return METRICS
@@ -16,7 +16,7 @@ def registry_at(path: list[str]) -> Registry | None:
 
 
 def expanded(tree: Section, faults: list[str]) -> Section:
-    """A copy of a tree with nodes for short names; names that are not known go to ``faults``."""
+    """Return a copy of a tree with nodes for short names; append unknown names to ``faults``."""
     copy = Section(where=tree.where)
     copy.origins = dict(tree.origins)
     seen: dict[int, Any] = {}
@@ -50,19 +50,23 @@ def _container(
 ) -> Any:
     below = iter([[*path, str(key)] for key, _ in children(value)])
     one_call = isinstance(value, Lazy) or (isinstance(value, dict) and "type" in value)
-    whole = rebuilt(
+    expanded_value = rebuilt(
         value, lambda item: _expanded(item, next(below), place, faults, seen, not one_call)
     )
     registry = registry_at(path)
-    if registry is None or not isinstance(whole, Section) or isinstance(whole, Lazy):
-        return whole
-    if not isinstance(whole.get("type"), str):
-        return whole
-    arguments = {key: item for key, item in whole.items() if key not in ("type", "_args_")}
-    node = _node(whole["type"], arguments, registry, place, faults)
+    if (
+        registry is None
+        or not isinstance(expanded_value, Section)
+        or isinstance(expanded_value, Lazy)
+    ):
+        return expanded_value
+    if not isinstance(expanded_value.get("type"), str):
+        return expanded_value
+    arguments = {key: item for key, item in expanded_value.items() if key not in ("type", "_args_")}
+    node = _node(expanded_value["type"], arguments, registry, place, faults)
     if isinstance(node, Lazy):
-        node.origins = whole.origins
-        node.args = whole.get("_args_", [])
+        node.origins = expanded_value.origins
+        node.args = expanded_value.get("_args_", [])
     return node
 
 

@@ -1,4 +1,4 @@
-"""What a call takes: parameters, their types, and whether a value fits."""
+"""Signatures of calls: parameters, their types, and whether a value fits."""
 
 import inspect
 import types
@@ -13,7 +13,7 @@ ANYTHING = inspect.Parameter.empty
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The parameters of a call by name, None where Python cannot tell."""
+    """Return the parameters of a callable by name, or None if they cannot be inspected."""
     try:
         try:
             signature = inspect.signature(target, eval_str=True)
@@ -25,12 +25,12 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter] | Non
 
 
 def positional_names(taken: dict[str, inspect.Parameter]) -> list[str]:
-    """The parameters that positional arguments go to, in order."""
+    """Return the names of the parameters that accept positional arguments, in order."""
     return [p.name for p in taken.values() if p.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def type_of(parameter: inspect.Parameter) -> Any:
-    """The type that a parameter declares, or that its default suggests; ANYTHING if neither."""
+    """Return the declared type of a parameter, or that of its default, or ANYTHING."""
     if parameter.annotation is not ANYTHING:
         return parameter.annotation
     default = parameter.default
@@ -42,7 +42,7 @@ def type_of(parameter: inspect.Parameter) -> Any:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a plain value is of a declared type. What cannot be judged fits."""
+    """Return whether a value has a declared type; True if that cannot be decided."""
     if isinstance(value, Lazy | Named) or has_references(value):
         return True
     if kind in (ANYTHING, Any, object) or isinstance(kind, str):
@@ -68,12 +68,12 @@ def _one_fits(value: Any, kind: Any) -> bool:
         return isinstance(value, kind)
     try:
         return isinstance(value, kind) or not _is_plain_type(kind)
-    except TypeError:  # a type that cannot be asked
+    except TypeError:  # isinstance does not support the type
         return True
 
 
 def _is_plain_type(kind: Any) -> bool:
-    """Whether only a plain value can be meant, so that another one is a mistake."""
+    """Return whether values of other plain types are certainly wrong."""
     return kind in (dict, bytes, Mapping) or (
         isinstance(kind, type) and kind.__module__.split(".")[0] in ("torch", "stoker")
     )
@@ -90,16 +90,16 @@ def _items_fit(values: Sequence[Any], kind: Any, args: tuple[Any, ...]) -> bool:
 
 
 def typed(text: str, value: Any, kind: Any) -> Any:
-    """A value that was typed in as ``text``, as the declared type would have it."""
+    """Convert a value parsed from ``text`` to the declared type where possible."""
     if isinstance(value, str) or fits(value, kind):
         return float(value) if kind is float and type(value) is int else value
     if fits(text, kind):
-        return text  # a name that looks like a number
+        return text  # a string that looks like a number
     return value
 
 
 def described(kind: Any) -> str:
-    """A type as people write it."""
+    """Format a type for messages."""
     if kind is None or kind is type(None):
         return "None"
     if get_origin(kind) in (Union, types.UnionType):
@@ -114,7 +114,7 @@ def described(kind: Any) -> str:
 
 
 def as_tuples(value: Any, kind: Any) -> Any:
-    """A list where the call declares a tuple, as that tuple."""
+    """Convert a list to a tuple if the call declares a tuple."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     names = {get_origin(one) or one for one in kinds}
     if isinstance(value, list) and tuple in names and list not in names:

@@ -1,8 +1,7 @@
-"""Configs as YAML text: read with the line of every value, written so that they read back equal.
+"""Configs as YAML: read with the line of every value, and written so that they read back equal.
 
-Four keys mean something: ``_target_`` with ``_args_`` makes a node, ``_object_`` names a class or
-function that is passed as it is, and ``_tuple_`` keeps a tuple apart from a list. ``5e-05`` is a
-number, ``yes`` and ``on`` are words.
+Four keys are special: ``_target_`` with ``_args_`` is a node, ``_object_`` is a class or function
+passed as a value, and ``_tuple_`` is a tuple. ``5e-05`` is a number; ``yes`` and ``on`` are text.
 """
 
 import math
@@ -25,11 +24,11 @@ _TAG = "tag:yaml.org,2002:"
 
 
 _RESOLVER = yaml.resolver.Resolver()
-"""What PyYAML sees in a word without quotes, which is not always what we see in it."""
+"""PyYAML's type of an unquoted scalar, which can differ from ours."""
 
 
 class Named:
-    """A class or function that a config passes on as it is, by its dotted name."""
+    """A class or function that a config passes as a value, by its dotted name."""
 
     def __init__(self, name: str, where: str = "", thing: Any = None) -> None:
         self.name, self.where, self.thing = name, where, thing
@@ -45,10 +44,10 @@ class Named:
 
 
 class ConfigError(ValueError):
-    """A config that cannot be read, or has faults: each with its place, a line each."""
+    """A config that cannot be read or has faults; one line per fault, with its place."""
 
     exit_code = 2
-    """How a process ends that was given one; its faults are said without a traceback."""
+    """The exit code of a process with an invalid config; it prints no traceback."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
@@ -56,34 +55,34 @@ class ConfigError(ValueError):
 
 
 def read(text: str, name: str) -> Any:
-    """The values in a YAML text. ``name`` is the file's, for places and messages."""
+    """Parse a YAML text. ``name`` is the file name for places and messages."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: this is no YAML: {error.problem}") from None
+        raise ConfigError(f"{name}{line}: invalid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: this is no YAML: {error}") from None
+        raise ConfigError(f"{name}: invalid YAML: {error}") from None
     return _Reader(name).value(node) if node is not None else None
 
 
 class _Reader:
-    """Makes values of YAML nodes. An alias ``*x`` is the very value of its anchor ``&x``."""
+    """Converts YAML nodes to values. An alias ``*x`` is the same object as its anchor ``&x``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: dict[int, Any] = {}
-        self._on_the_way: set[int] = set()
+        self._open: set[int] = set()
 
     def value(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        if id(node) in self._on_the_way:
+        if id(node) in self._open:
             raise ConfigError(f"{self._place(node)}: this contains itself")
         if id(node) not in self._seen:
-            self._on_the_way.add(id(node))
+            self._open.add(id(node))
             self._seen[id(node)] = self._container(node)
-            self._on_the_way.discard(id(node))
+            self._open.discard(id(node))
         return self._seen[id(node)]
 
     def _place(self, node: yaml.Node) -> str:
@@ -98,54 +97,55 @@ class _Reader:
         kind = kinds.get(node.tag.removeprefix(_TAG))
         if kind is None:
             raise ConfigError(
-                f"{self._place(node)}: the tag '{node.tag}' is not read: a node is written with "
+                f"{self._place(node)}: the tag '{node.tag}' is not supported: write a node with "
                 "_target_"
             )
         try:
             return kind(node.value)
         except ValueError:
-            word = kind.__name__
-            raise ConfigError(f"{self._place(node)}: {node.value!r} is no {word}") from None
+            raise ConfigError(
+                f"{self._place(node)}: {node.value!r} is not of type {kind.__name__}"
+            ) from None
 
     def _container(self, node: yaml.Node) -> Any:
         if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            raise ConfigError(f"{self._place(node)}: the tag '{node.tag}' is not read")
+            raise ConfigError(f"{self._place(node)}: the tag '{node.tag}' is not supported")
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item) for item in node.value]
         assert isinstance(node, yaml.MappingNode)
         own = [key.value for key, _ in node.value]
-        yaml.constructor.SafeConstructor().flatten_mapping(node)  # puts what << merges first
+        yaml.constructor.SafeConstructor().flatten_mapping(node)  # puts merged keys (<<) first
         merged = len(node.value) - len([key for key in own if key != "<<"])
         section = Section(where=self._place(node))
         for number, (key_node, value_node) in enumerate(node.value):
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{self._place(key_node)}: a key is one word")
+                raise ConfigError(f"{self._place(key_node)}: a key must be a scalar")
             key = self._scalar(key_node)
             if key in section and number >= merged and list(own).count(key_node.value) > 1:
-                raise ConfigError(f"{self._place(key_node)}: '{key}' is said twice")
+                raise ConfigError(f"{self._place(key_node)}: '{key}' is defined twice")
             section[key] = self.value(value_node)
             section.origins[key] = self._place(key_node)
         return self._special(section)
 
     def _special(self, section: Section) -> Any:
-        """A node, a name or a tuple, if that is what the mapping stands for."""
+        """Return the node, name or tuple that a mapping with special keys describes."""
         if "_object_" in section or "_tuple_" in section:
             key = "_object_" if "_object_" in section else "_tuple_"
             kind = str if key == "_object_" else list
             if len(section) > 1 or not isinstance(section[key], kind):
                 word = "a dotted name" if kind is str else "a list"
-                raise ConfigError(f"{section.where}: {key} stands alone and is {word}")
+                raise ConfigError(f"{section.where}: {key} must be the only key and must be {word}")
             found = section[key]
             return Named(found, section.where) if kind is str else tuple(found)
         if "_target_" not in section:
             if "_args_" in section and "type" not in section:
-                raise ConfigError(f"{section.where}: _args_ goes with a _target_")
+                raise ConfigError(f"{section.where}: _args_ needs a _target_")
             return section
         target, args = section["_target_"], section.get("_args_", [])
         if not isinstance(target, str):
-            raise ConfigError(f"{section.where}: _target_ is a dotted name, got {target!r}")
+            raise ConfigError(f"{section.where}: _target_ must be a dotted name, got {target!r}")
         if not isinstance(args, list):
-            raise ConfigError(f"{section.where}: _args_ is a list, got {args!r}")
+            raise ConfigError(f"{section.where}: _args_ must be a list, got {args!r}")
         kwargs = {k: v for k, v in section.items() if k not in ("_target_", "_args_")}
         lazy = Lazy(target, args, kwargs, section.where)
         lazy.origins = section.origins
@@ -153,7 +153,7 @@ class _Reader:
 
 
 def plain(text: str) -> Any:
-    """An unquoted word of YAML: null, true, false, a number, or itself."""
+    """Convert an unquoted scalar: null, true, false, a number, or the text itself."""
     if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
@@ -170,7 +170,7 @@ def plain(text: str) -> Any:
 
 
 def write(tree: Any, *, in_one_line: bool = False) -> str:
-    """The YAML text of a tree; a node that stands in several places is written once."""
+    """Return a tree as YAML; a node used in several places is written once."""
     text: str = yaml.dump(
         _Plain().container(tree, ""),
         Dumper=_dumper(),
@@ -183,14 +183,14 @@ def write(tree: Any, *, in_one_line: bool = False) -> str:
 
 
 class _Plain:
-    """Makes what YAML can write of a tree."""
+    """Converts a tree to values that YAML can write."""
 
     def __init__(self) -> None:
         self._places: dict[int, str] = {}
         self._made: dict[int, Any] = {}
 
     def value(self, value: Any, path: str) -> Any:
-        """The second time a reference, or where none can lead, the very same thing again."""
+        """Convert a value; a repeated one becomes a reference, or an alias if it has no path."""
         if not isinstance(value, dict | list):
             return (
                 self.container(value, path) if isinstance(value, tuple) else self._leaf(value, path)
@@ -223,15 +223,15 @@ class _Plain:
             _check_has_name(value.name, value.where)
             return {"_object_": value.name}
         if value is not None and not isinstance(value, str | int | float):
-            _refuse(value, path)
+            _reject(value, path)
         return value
 
 
 def settled(value: Any, path: str = "", *, strict: bool = True) -> Any:
-    """A copy of a value as configs keep it.
+    """Return a copy of a value in the form that configs use.
 
-    What can be neither written nor built from a text is refused, or left as it is unless
-    ``strict``. A node that stands in two places stays one.
+    A value that YAML cannot represent raises `ConfigError`, or is kept unless ``strict``. A node
+    used in two places stays one object.
     """
     seen: dict[int, Any] = {}
 
@@ -247,7 +247,7 @@ def settled(value: Any, path: str = "", *, strict: bool = True) -> Any:
         if is_named(part):
             return Named(name_of(part), thing=part)
         if strict:
-            _refuse(part, at)
+            _reject(part, at)
         return part
 
     return settle(value, path)
@@ -256,10 +256,12 @@ def settled(value: Any, path: str = "", *, strict: bool = True) -> Any:
 def _check_keys(value: Any, path: str) -> None:
     for key in value if isinstance(value, dict) else ():
         if not isinstance(key, str | int | float | bool):
-            raise ConfigError(f"{path or 'the config'} has the key {key!r}, expected a word")
+            raise ConfigError(
+                f"{path or 'the config'} has the key {key!r}, expected a string or number"
+            )
 
 
-def _refuse(value: Any, path: str) -> NoReturn:
+def _reject(value: Any, path: str) -> NoReturn:
     raise ConfigError(
         f"{path} is a {type(value).__name__}, which a config cannot hold: expected plain values "
         f"or L({type(value).__name__})(…)"
@@ -276,10 +278,10 @@ def _check_has_name(name: str, where: str) -> None:
 
 @cache
 def _dumper() -> type[yaml.SafeDumper]:
-    """Quotes every text that some reader of YAML might take for something else."""
+    """Return a dumper that quotes every text that a YAML parser could misread."""
 
     class Dumper(yaml.SafeDumper):
-        """Marks a mapping or list that stands in several places."""
+        """Uses an alias for a mapping or list used in several places."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return not isinstance(data, dict | list) or not data
@@ -294,7 +296,7 @@ def _dumper() -> type[yaml.SafeDumper]:
         )
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-        odd = any(sign in value for sign in "\x85\u2028\u2029")  # PyYAML takes them for line ends
+        odd = any(sign in value for sign in "\x85\u2028\u2029")  # line ends to PyYAML
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if odd else None)
 
     Dumper.add_representer(float, float_text)
