@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.rundir.downsample import Curves, bucket_means, fractional_epochs, thin
-from stoker.rundir.metrics_index import Columns
+from stoker.rundir.metrics_index import Columns, Curves, bucket_means, fractional_epochs, thin
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -13,7 +13,7 @@ from stoker.core.seed import random_state, seed_all
 from stoker.core.tree import batch_size
 from stoker.data import BatchFeeder, DataShard, SeededDataset, unsharded
 from stoker.data.feeder import val_feeders_of
-from stoker.data.sharding.shard import interleave
+from stoker.data.sharding import interleave
 from support.loaders import (
     SAMPLERS,
     SIZE,

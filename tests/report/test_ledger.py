@@ -8,8 +8,7 @@ import pytest
 from stoker import Trainer, hooks
 from stoker.hooks import Callback, Ledger
 from stoker.report import goodput_of
-from stoker.rundir.attempts import Attempt, Entry
-from stoker.rundir.reader import RunReader
+from stoker.rundir.reader import Attempt, Entry, RunReader
 from support import killable_run as killed
 from support.killable_run import STEPS, attempt
 from support.toys import batches, engine, trainer

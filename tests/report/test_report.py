@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stoker import Trainer, hooks
 from stoker.cli import main
 from stoker.report.charts import points_of, ticks
-from stoker.report.facts import read_facts
+from stoker.report.document import read_facts
 from stoker.report.output import write_report
 from stoker.rundir.reader import Curve
 from support.project import project

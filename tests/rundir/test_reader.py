@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.config.lazy import L
-from stoker.rundir.config_tree import ABSENT, differences, flatten, format_value, plain_value
-from stoker.rundir.provenance import config_changes
+from stoker.rundir.provenance import (
+    ABSENT,
+    config_changes,
+    differences,
+    flatten,
+    format_value,
+    plain_value,
+)
 from stoker.rundir.reader import RunReader
 from stoker.rundir.safe_folder import _parse_strictly, parse_json
 from support.board_runs import make_checkpoint, make_run, rows

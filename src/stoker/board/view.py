@@ -7,8 +7,7 @@ import numpy as np
 
 from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.rundir import files
-from stoker.rundir.downsample import Curves
-from stoker.rundir.metrics_index import Floats
+from stoker.rundir.metrics_index import Curves, Floats
 from stoker.rundir.reader import RunReader, flat_values
 from stoker.rundir.status import UNREADABLE, Status
 

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         )
         return FAILED
     root = _root(options.runs)
-    from stoker.board.security import is_loopback
+    from stoker.board.app import is_loopback
     from stoker.board.serve import bind, open_browser, serve
 
     token = options.token or (secrets.token_urlsafe(16) if options.token is not None else None)

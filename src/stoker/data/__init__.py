@@ -4,7 +4,7 @@ from stoker.data.dataloader import length_of
 from stoker.data.feeder import BatchFeeder
 from stoker.data.in_memory import by_sample, loader
 from stoker.data.seeded import SeededDataset
-from stoker.data.sharding.shard import DataShard, unsharded
+from stoker.data.sharding import DataShard, unsharded
 
 __all__ = [
     "BatchFeeder",

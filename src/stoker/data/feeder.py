@@ -26,14 +26,16 @@ from stoker.data.resume.fingerprint import check_fingerprint, fingerprint, is_re
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
 from stoker.data.resume.strategies import ShardedStrategy, strategy_for
-from stoker.data.sharding.shard import (
+from stoker.data.sharding import (
     DataShard,
     ShardingMode,
+    SyncedWindow,
     interleave,
+    longest_of,
     sharding_mode,
+    sync_window,
     warn_if_unsharded,
 )
-from stoker.data.sharding.synced import SyncedWindow, longest_of, sync_window
 
 LastWindow: TypeAlias = Literal["flush", "drop"]
 Loaders: TypeAlias = Iterable[Batch] | Mapping[str, Iterable[Batch]]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.report.blocks import Chart, Charts, Shares
+from stoker.report.document import Chart, Charts, Shares
 from stoker.report.goodput import format_share
-from stoker.rundir.downsample import thin
+from stoker.rundir.metrics_index import thin
 from stoker.rundir.reader import Curve
 
 COLORS = ("#2f6fde", "#d9622b", "#2a9d6f", "#b03a9c", "#8a7a14", "#6b5bd2", "#c43d4b", "#4d8f9d")

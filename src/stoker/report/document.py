@@ -1,22 +1,215 @@
-"""The contents of a report, as blocks."""
+"""A report about runs, as blocks that every output format renders."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from stoker.events.writers.console import format_number
 from stoker.hooks.base.monitor import Monitor
-from stoker.report.blocks import Block, Chart, Charts, Code, Heading, Line, Shares, Table, Text
-from stoker.report.card import model_card
-from stoker.report.facts import Facts
-from stoker.report.goodput import Goodput, format_seconds, format_share
+from stoker.report.goodput import Goodput, format_seconds, format_share, goodput_of
 from stoker.rundir import files
-from stoker.rundir.attempts import KINDS, Attempt
-from stoker.rundir.config_tree import differences, format_value
-from stoker.rundir.reader import Curve
+from stoker.rundir.provenance import differences, format_value
+from stoker.rundir.reader import KINDS, Attempt, CheckpointInfo, Curve, RunReader, Weights
 from stoker.storage import format_size
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading: level 2 for a section, level 3 for a part of it."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; ``warns`` highlights it."""
+
+    text: str
+    warns: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below column names; without names, the first cell of a row is its name."""
+
+    rows: Sequence[Sequence[str]]
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Code:
+    """Preformatted text that a reader can unfold."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve of one run."""
+
+    run: str
+    color: int
+    curve: Curve
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves of one name in one diagram."""
+
+    name: str
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts next to each other."""
+
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Parts of a total, by name."""
+
+    parts: Sequence[tuple[str, float]]
+
+
+Block: TypeAlias = Heading | Text | Table | Code | Charts | Shares
+
+
+_LOG_LINES = 40
+_LOG_BYTES = 100_000
+
+
+@dataclass
+class Facts:
+    """Everything that a report shows of one run; `faults` lists the files that are broken."""
+
+    path: Path
+    name: str
+    config: str | None
+    settings: dict[str, Any]
+    environments: list[dict[str, Any]]
+    curves: dict[str, Curve]
+    last: dict[str, float]
+    checkpoints: list[CheckpointInfo]
+    goodput: Goodput | None
+    weights: Weights | None
+    log: list[str]
+    faults: list[str]
+
+    @property
+    def state(self) -> str:
+        """How the last attempt ended, as far as the ledger shows."""
+        if self.goodput is None:
+            return "unknown"
+        return self.goodput.attempts[-1].end or "running or killed"
+
+
+def read_facts(path: Path, *, quick: bool = False) -> Facts:
+    """Read a run folder.
+
+    Args:
+        path: the folder.
+        quick: check only the sizes of checkpoint files, not every byte.
+    """
+    reader = RunReader(path)
+    reader.read_metrics()
+    attempts = reader.attempts()
+    log, _ = reader.log(_LOG_BYTES)
+    return Facts(
+        path=path,
+        name=path.absolute().name,
+        config=reader.config_text(),
+        settings=reader.config(),
+        environments=reader.environments(),
+        curves=reader.curves(),
+        last=reader.last_row(),
+        checkpoints=reader.checkpoints(verify=not quick)[::-1],
+        goodput=goodput_of(attempts) if attempts else None,
+        weights=reader.weights(),
+        log="\n".join(log).splitlines()[-_LOG_LINES:],
+        faults=reader.faults,
+    )
+
+
+_PARTS = {
+    "model": "model",
+    "criterion": "criterion",
+    "optimizer": "optimizer",
+    "lr_scheduler": "learning rate schedule",
+    "train_loader": "training data",
+    "val_loader": "validation data",
+}
+_HOW = ("seed", "precision", "micro_batch", "accumulate", "global_batch", "clip_norm")
+
+
+def model_card(facts: Facts) -> list[list[str]]:
+    """Return the rows of the card, without those that nothing is known of."""
+    rows = []
+    for key, title in _PARTS.items():
+        if call := _call(facts.settings, key):
+            rows.append([title, call])
+    how = [(name, facts.settings.get(f"run.{name}")) for name in _HOW]
+    if settings := ", ".join(f"{name} {value}" for name, value in how if value is not None):
+        rows.append(["training", settings])
+    last = facts.last
+    if "step" in last:
+        counted = {"steps": "step", "epochs": "epoch", "samples": "samples"}
+        counts = [f"{last[key]:,.0f} {name}" for name, key in counted.items() if key in last]
+        rows.append(["trained for", ", ".join(counts)])
+    if facts.weights is not None:
+        w = facts.weights
+        numbers = f"{w.count:,} in {w.tensors} tensors of {', '.join(w.dtypes) or 'nothing'}"
+        rows.append(["weights", f"{numbers} ({format_size(w.size)})"])
+        path = str(facts.path / files.WEIGHTS)
+        rows.append(["load them with", f"stoker.load_weights(model, {path!r})"])
+    return rows + _environment(facts)
+
+
+def _call(settings: Mapping[str, Any], key: str) -> str:
+    """Return a node of the config as a call: the target and its plain arguments."""
+    target = settings.get(f"{key}._target_", settings.get(f"{key}.type", settings.get(key)))
+    if not isinstance(target, str):
+        return ""
+    inside = f"{key}."
+    own = {name.removeprefix(inside): v for name, v in settings.items() if name.startswith(inside)}
+    plain = [
+        f"{name}={value}"
+        for name, value in own.items()
+        if not name.endswith(("_target_", "type")) and isinstance(value, str | int | float)
+    ]
+    dataset = own.get("dataset._target_")
+    data = f" of {dataset}" if isinstance(dataset, str) else ""
+    return f"{target}({', '.join(plain)}){data}"
+
+
+def _environment(facts: Facts) -> list[list[str]]:
+    if not facts.environments:
+        return []
+    env = facts.environments[-1]
+    packages = env.get("packages")
+    named = packages.items() if isinstance(packages, dict) else ()
+    versions = [f"{name} {version}" for name, version in named if isinstance(version, str)]
+    rows = [["made with", ", ".join([f"Python {env.get('python')}", *versions])]]
+    system = env.get("system")
+    if isinstance(system, dict):
+        accelerators = system.get("accelerators") or "no accelerator"
+        where = f"{system.get('platform')}, {system.get('cpus')} CPUs, {accelerators}"
+        rows.append(["on", where])
+    git = env.get("git")
+    if isinstance(git, dict):
+        changed = ", with uncommitted changes" if git.get("dirty") else ""
+        rows.append(["code", f"commit {git.get('commit')}{changed}"])
+    return rows
+
 
 _MOST_CHARTS = 60
 _FIRST = ("train/", "val/", "lr", "grad_norm")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
-from stoker.rundir.attempts import KINDS, MEASURED, Attempt, Entry
+from stoker.rundir.reader import KINDS, MEASURED, Attempt, Entry
 
 
 class Loss(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
 
-from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
 from stoker.report.charts import COLORS, chart_svg, shares_svg
+from stoker.report.document import Block, Charts, Code, Heading, Shares, Table, Text
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }

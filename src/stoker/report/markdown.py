@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import singledispatch
 
-from stoker.report.blocks import Block, Charts, Code, Heading, Shares, Table, Text
+from stoker.report.document import Block, Charts, Code, Heading, Shares, Table, Text
 from stoker.report.goodput import format_share
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")

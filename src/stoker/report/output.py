@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.report.blocks import Block, Charts
 from stoker.report.charts import save_png
-from stoker.report.document import document
-from stoker.report.facts import Facts, read_facts
+from stoker.report.document import Block, Charts, Facts, document, read_facts
 from stoker.report.html import html_page
 from stoker.report.markdown import markdown_text
 from stoker.storage import atomic_file, local_path, write_atomic

@@ -1,25 +1,220 @@
-"""`RunReader`: the one way to read a run folder, whatever state it is in."""
+"""`RunReader`: the one way to read a run folder."""
 
 import json
 import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.core.errors import CheckpointError
 from stoker.rundir import files
-from stoker.rundir.attempts import Attempt, parse_ledger
-from stoker.rundir.checkpoint_info import CheckpointInfo, check_every_byte, list_checkpoints
-from stoker.rundir.config_tree import flatten, plain_value
 from stoker.rundir.metrics_index import HEAD, Floats, MetricsFile
+from stoker.rundir.provenance import flatten, plain_value
 from stoker.rundir.safe_folder import SafeFolder, closing_descriptor, parse_json
 from stoker.rundir.status import Status, status_of
+
+KINDS = {
+    "train": "useful training",
+    "again": "repeated work",
+    "startup": "startup",
+    "data": "waiting for data",
+    "save": "waiting for checkpoints",
+    "eval": "evaluation",
+    "other": "other",
+}
+"""What time is spent on, with the label of each kind."""
+
+MEASURED = tuple(kind for kind in KINDS if kind != "again")
+"""The kinds that the ledger measures."""
+
+_LARGEST = 1e12
+
+
+class Entry(NamedTuple):
+    """A line of the ledger: the step of an attempt, and the seconds spent so far, by kind."""
+
+    time: float
+    step: int
+    spent: Mapping[str, float]
+
+
+@dataclass
+class Attempt:
+    """One start of a run."""
+
+    id: str
+    entries: list[Entry] = field(default_factory=list)
+    pid: int | None = None
+    processes: int | None = None
+    end: str | None = None
+    why: str = ""
+
+    @property
+    def started(self) -> float:
+        """When its process started, in seconds since 1970."""
+        first = self.entries[0]
+        return first.time - sum(first.spent.values())
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran, up to its last entry."""
+        return sum(self.entries[-1].spent.values())
+
+    @property
+    def first_step(self) -> int:
+        """The step it started or resumed at."""
+        return self.entries[0].step
+
+    @property
+    def last_step(self) -> int:
+        """The last recorded step."""
+        return self.entries[-1].step
+
+
+def parse_ledger(lines: Iterable[bytes]) -> tuple[list[Attempt], int]:
+    """Return the attempts in the lines of a ledger, and the number of lines that are invalid."""
+    attempts: dict[str, Attempt] = {}
+    invalid = 0
+    for line in lines:
+        try:
+            _add(attempts, parse_json(line))
+        except (ValueError, TypeError, KeyError):
+            invalid += bool(line.strip())
+    return list(attempts.values()), invalid
+
+
+def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
+    name, step = row["attempt"], row["step"]
+    if type(name) is not str or _count(step) is None:
+        raise ValueError
+    spent = {kind: _seconds(row[kind]) for kind in MEASURED}
+    entry = Entry(_seconds(row["time"]), step, spent)
+    attempt = attempts.setdefault(name, Attempt(name))
+    attempt.entries.append(entry)
+    if row.get("event") == "begin":
+        attempt.pid, attempt.processes = (_count(row.get(key)) for key in ("pid", "processes"))
+    elif row.get("event") == "end":
+        attempt.end, attempt.why = str(row.get("end")), str(row.get("why", ""))
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _LARGEST:
+        raise ValueError
+    return float(value)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < _LARGEST else None
+
+
+MOST_SHOWN = 500
+"""How many checkpoints are listed, the newest."""
+
+_LARGEST_MANIFEST = 1 << 26
+_MOST_FAULTS = 20
+_BROKEN = (
+    CheckpointError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What is known of a checkpoint without loading it.
+
+    Args:
+        name: its folder, such as ``step-00000500``.
+        step: the step it was saved at.
+        size: bytes of all its files.
+        time: when it was completed, in seconds since 1970; None if it was not.
+        metrics: the results saved with it.
+        faults: what is wrong with it.
+        verified: whether every byte was checked, not only the sizes.
+    """
+
+    name: str
+    step: int
+    size: int
+    time: float | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    verified: bool = False
+
+    @property
+    def state(self) -> Literal["verified", "sizes match", "broken"]:
+        """Whether it is valid, as far as it was checked."""
+        if self.faults:
+            return "broken"
+        return "verified" if self.verified else "sizes match"
+
+
+def list_checkpoints(run: SafeFolder) -> list[CheckpointInfo]:
+    """Return the checkpoints of a run, newest first, checked by their manifests and file sizes."""
+    folder = run.below(files.CHECKPOINTS)
+    steps = {name: step_in_name(name) for name in folder.folders()}
+    found = sorted(((s, name) for name, s in steps.items() if s is not None), reverse=True)
+    return [_check_sizes(folder.below(name), step) for step, name in found[:MOST_SHOWN]]
+
+
+def check_every_byte(run: SafeFolder, name: str) -> CheckpointInfo:
+    """Return a checkpoint of a run after reading and checking every byte of it.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+    """
+    step = step_in_name(name)
+    if step is None:
+        raise FileNotFoundError(name)
+    folder = run.below(files.CHECKPOINTS, name)
+    with folder.opened():
+        info = _check_sizes(folder, step)
+    if info.faults:
+        return info
+    return replace(info, verified=True, faults=verify_checkpoint(folder.path)[:_MOST_FAULTS])
+
+
+def _check_sizes(folder: SafeFolder, step: int) -> CheckpointInfo:
+    name = folder.parts[-1]
+    sizes = {file: found.st_size for file in folder.files() if (found := folder.stat(file))}
+    manifest_file = folder.stat(MANIFEST)
+    metrics: dict[str, float] = {}
+    try:
+        if manifest_file is None or manifest_file.st_size > _LARGEST_MANIFEST:
+            raise CheckpointError(f"it has no {MANIFEST}")
+        manifest = Manifest.read(folder.path)
+        faults = [
+            f"'{file}' has {sizes[file]} bytes, expected {record.size}"
+            if file in sizes
+            else f"'{file}' is missing"
+            for file, record in manifest.files.items()
+            if sizes.get(file) != record.size
+        ]
+        metrics = _numbers(manifest.info.get("metrics"))
+    except _BROKEN as error:
+        faults = [str(error).replace(str(folder.path), name)]
+    time = manifest_file.st_mtime if manifest_file is not None else None
+    return CheckpointInfo(name, step, sum(sizes.values()), time, metrics, faults[:_MOST_FAULTS])
+
+
+def _numbers(metrics: Any) -> dict[str, float]:
+    found = metrics.items() if isinstance(metrics, dict) else ()
+    return {str(k): float(v) for k, v in found if isinstance(v, int | float)}
+
 
 T = TypeVar("T")
 

@@ -45,8 +45,7 @@ from stoker.data.resume.position import ResumePoint
 from stoker.data.resume.rng import RngSnapshot, generator_states, set_generator_states, torch_state
 from stoker.data.samplers import SkippingSampler, draws_only_from_torch, is_plain
 from stoker.data.seeded import SeededDataset
-from stoker.data.sharding.shard import DataShard, ShardingMode, sampler_of, sharding_mode
-from stoker.data.sharding.shard_plan import ShardPlan
+from stoker.data.sharding import DataShard, ShardingMode, ShardPlan, sampler_of, sharding_mode
 
 Order: TypeAlias = Sequence[Any] | Tensor
 """The dataset indices of an entire pass."""

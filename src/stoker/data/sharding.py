@@ -1,7 +1,7 @@
-"""`DataShard` and `ShardingMode`: how the data of a loader is divided between ranks."""
+"""Which samples each rank reads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
+from stoker.core import dist
 from stoker.core.log import get_logger
-from stoker.core.tree import concatenate, map_tensors, tensors
-from stoker.core.types import Stateful
+from stoker.core.tree import batch_size, concatenate, map_tensors, tensors
+from stoker.core.types import Batch, Stateful
 from stoker.data.dataloader import components, is_plain_loader, length_of
 from stoker.data.samplers import is_plain
 
@@ -129,3 +130,110 @@ def _has_index_order(loader: Any) -> bool:
         and not isinstance(loader.dataset, IterableDataset)
         and (loader.batch_sampler is None or is_plain(loader.batch_sampler, BatchSampler))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """Assigns the samples of a pass to ranks round-robin, one batch per rank at a time.
+
+        order     0 1 2 3 4 5 | 6 7 8 9 10 11 | 12
+        rank 0    0   2   4   | 6   8   10    | 12
+        rank 1      1   3   5 |   7   9    11 | (12)
+
+    A rank for which nothing is left in the last batch gets its first sample as a padding batch, so
+    that all ranks have the same number of batches.
+
+    Args:
+        shard: the shard of this rank.
+        batch_size: the number of samples per batch and rank.
+        drop_last: whether to drop a last batch that is not full on every rank.
+        num_samples: the number of samples in the pass.
+        consumed: the number of samples that were read before this plan,
+        first_batch: in this number of batches.
+    """
+
+    shard: DataShard
+    batch_size: int
+    drop_last: bool
+    num_samples: int
+    consumed: int = 0
+    first_batch: int = 0
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches in the pass, including those before this plan."""
+        size, rest = self.batch_size * self.shard.world_size, self.num_samples - self.consumed
+        return self.first_batch + (rest // size if self.drop_last else -(-rest // size))
+
+    def consumed_before(self, batch: int) -> int:
+        """Return the number of samples that all ranks read before the batch with this index."""
+        size = self.batch_size * self.shard.world_size
+        return min(self.num_samples, self.consumed + (batch - self.first_batch) * size)
+
+    def indices(self, batch: int) -> range:
+        """Return the indices into the order that this rank reads in a batch."""
+        begin, end = self.consumed_before(batch), self.consumed_before(batch + 1)
+        rank = 0 if self.is_padding(batch) else self.shard.rank
+        return range(begin + rank, end, self.shard.world_size)
+
+    def is_padding(self, batch: int) -> bool:
+        """Return whether nothing is left for this rank in a batch."""
+        return self.consumed_before(batch) + self.shard.rank >= self.consumed_before(batch + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedWindow:
+    """An accumulation window that has the same number of batches on all ranks.
+
+    Args:
+        batches: the batches of this rank; empty if no rank has any left.
+        padding: the number of padding batches at the end.
+        samples: the number of samples on all ranks, without padding.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    padding: int = 0
+    samples: int = 0
+
+
+def longest_of(length: int | None) -> int | None:
+    """Return the largest length of all ranks; 0 if one is empty, None if one is unknown.
+
+    All ranks must call it.
+    """
+    lengths = [int(row[0]) for row in dist.all_gather_floats(-1 if length is None else length)]
+    if min(lengths) < 0:
+        return None
+    return max(lengths) if min(lengths) else 0
+
+
+def sync_window(window: list[Batch], handed_out: int, name: str, shard: DataShard) -> SyncedWindow:
+    """Pad the window of this rank to the longest one; all ranks must call it.
+
+    A rank repeats its last batch as padding. One that has no batch in this window gets a batch of
+    the first rank that has one.
+
+    Args:
+        window: the batches of this rank; empty if its data has ended.
+        handed_out: the number of batches in this pass so far, these included.
+        name: the name of the loader in messages.
+        shard: the shard of this rank; several ranks may read the same one.
+    """
+    rows = dist.all_gather_floats(len(window), sum(map(batch_size, window)), handed_out)
+    counts = [int(row[0]) for row in rows]
+    empty = [str(rank) for rank, row in enumerate(rows) if not row[2]]
+    if empty:
+        raise ValueError(
+            f"{name} has too few batches for a step on rank {', '.join(empty)}: expected at least "
+            "one window per pass on every rank (an iterator can be read only once)"
+        )
+    longest = max(counts)
+    filler = window[-1:]
+    if longest and not min(counts):
+        source = next(rank for rank, count in enumerate(counts) if count)
+        received = dist.broadcast_object(window[-1:], source)
+        filler = filler or received
+    padding = longest - len(window)
+    readers_per_shard = max(1, len(rows) // shard.world_size)
+    samples = sum(int(row[1]) for row in rows) // readers_per_shard
+    return SyncedWindow(window + filler * padding, padding, samples)

@@ -1,1 +1,0 @@
-"""Dividing data between ranks."""
