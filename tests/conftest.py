@@ -80,7 +80,7 @@ def _note_process(event: str, args: tuple[object, ...]) -> None:
         command = str(args[0] or args[1])
         if "git" not in command:  # a run notes the commit it was started from
             STARTED.append(command)
-    elif event in {"os.fork", "os.forkpty", "os.posix_spawn"}:
+    elif event in {"os.fork", "os.forkpty", "os.posix_spawn", "support.pool.run"}:
         STARTED.append(event)
 
 

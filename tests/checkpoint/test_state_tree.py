@@ -93,6 +93,7 @@ def test_any_state_survives_a_round_trip(state):
     assert same(round_trip(state), state)
 
 
+@pytest.mark.slow
 def test_optimizers_and_random_states_come_back():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), amsgrad=True)

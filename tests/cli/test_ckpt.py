@@ -438,6 +438,7 @@ def test_shards_are_shown_compared_and_exported_as_one(stoker, tmp_path):
 # -- export
 
 
+@pytest.mark.slow
 def test_exported_weights_load_into_the_model(stoker, made, run, tmp_path):
     for name, read in (("w.safetensors", load_file), ("w.pt", torch.load)):
         code, out, _ = stoker("export", run, "-o", tmp_path / "new" / name)

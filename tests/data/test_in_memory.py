@@ -120,6 +120,7 @@ def test_batches_are_those_of_the_dataloader_with_its_draws(make):
         assert read(lambda: windows(feeder), fed) == expected
 
 
+@pytest.mark.slow
 @given(loader_factories(), st.data())
 @settings(max_examples=30, deadline=None)
 def test_ranks_read_the_same_shards_as_without_gathering(make, data):
@@ -291,6 +292,7 @@ def test_every_step_is_resumed_exactly(sampler, batching, owner):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_state_saved_without_gathering_resumes_with_it_and_vice_versa(sampler):
     def make(*, fast: bool) -> BatchFeeder:
@@ -311,6 +313,7 @@ def test_a_state_saved_without_gathering_resumes_with_it_and_vice_versa(sampler)
             assert train(feeder, begin=save.epoch) == expected[save.step :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_a_run_killed_with_gathering_ends_at_the_same_weights_without_it_and_vice_versa(
     first, tmp_path
@@ -333,6 +336,7 @@ def test_a_run_killed_with_gathering_ends_at_the_same_weights_without_it_and_vic
     assert same_bits(expected, fit("run", fast=not first))
 
 
+@pytest.mark.process
 def test_two_processes_gather_their_shards():
     fast, slow = pool().run(2, data_tasks.gathered, False), pool().run(2, data_tasks.gathered, True)
     assert fast == slow

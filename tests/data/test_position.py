@@ -32,6 +32,7 @@ def test_every_step_is_resumed_exactly(sampler, batching, owner):
     assert_exact(lambda: BatchFeeder(loader_of(sampler, batching, owner)), every=7, epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", ["none", "loader"])
 @pytest.mark.parametrize("sampler", ["random", "replacement", "weighted", "distributed"])
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_skipped_samples_are_not_read():
     assert before.isdisjoint(fresh.dataset.read)
 
 
+@pytest.mark.slow
 def test_the_skipped_indices_of_a_torch_sampler_are_not_visited():
     class Spy(list):
         reads = 0

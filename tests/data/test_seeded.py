@@ -29,6 +29,7 @@ def same_state(first, second) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**63), st.integers(0, 10**6), st.permutations(range(5)))
 def test_order_and_neighbours_do_not_matter(seed, epoch, order):
     data = SeededDataset(Items(), seed)

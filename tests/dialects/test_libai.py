@@ -201,6 +201,7 @@ def test_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path,
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.row("L05")
 def test_a_step_of_ones_own_keeps_processes_alike(tmp_path):
@@ -367,6 +368,7 @@ def test_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
     assert plain[0] == plain[1]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_sharded_processes_learn_what_copies_do(tmp_path):
     copies = pool().run(2, two_ranks, tmp_path / "copies")
@@ -374,6 +376,7 @@ def test_sharded_processes_learn_what_copies_do(tmp_path):
     assert [a for _, a in shards[0][2]] == pytest.approx([a for _, a in copies[0][2]], rel=1e-4)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_processes_exchange_losses_only_where_a_writer_looks_at_them(tmp_path):
     one, other = pool().run(2, two_ranks, tmp_path, None, False, 3)
@@ -410,6 +413,7 @@ def test_a_run_that_was_really_killed_ends_at_the_same_bits(tmp_path, at):
     assert ends[0] == ends[1]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.row("L14", "L23")
 def test_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
@@ -587,6 +591,7 @@ def test_periods_count_updates_with_and_without_accumulation(tmp_path, accumulat
     assert steps[-2:] == ["step-00000008", "step-00000012"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("L21")
 def test_two_loaders_of_one_class_are_both_reported_and_names_do_not_clash(tmp_path):
     cfg = config(tmp_path, evaluation={"eval_metric": "Digits-2/Acc@1"})

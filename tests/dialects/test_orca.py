@@ -314,6 +314,7 @@ def test_stop_ends_the_run_once_and_a_later_fit_starts_clean():
     assert [(row["epoch"], row["batch_count"]) for row in rows] == [(2, 4), (3, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.row("O11")
 def test_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
     first = tasks.estimator(model_dir=tmp_path)
@@ -421,6 +422,7 @@ def test_weights_are_those_of_the_plain_loop():
     assert same_bits(model, estimator.get_model())
 
 
+@pytest.mark.slow
 def test_data_comes_in_many_forms():
     import pandas
 

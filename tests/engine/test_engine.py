@@ -250,6 +250,7 @@ def test_compile_runs_model_and_loss_and_keeps_the_names_of_the_weights(criterio
     torch.testing.assert_close(compiled, plain)
 
 
+@pytest.mark.slow
 def test_a_model_that_comes_compiled_keeps_clean_names_too():
     model = net()
     engine_ = Engine(torch.compile(model, backend="eager"), sgd(model), LOSS)

@@ -292,6 +292,7 @@ def test_tables_have_a_row_for_each_phase_and_hook():
     assert len({len(line) for line in found if line.endswith("0")}) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layout", [Layout(replicate=2), Layout(shard=2)], ids=str)
 def test_collectives_are_those_of_the_hook_that_makes_them(layout):
     for found in pool().run(2, found_in, layout):

@@ -29,6 +29,7 @@ def test_a_mean_of_nothing_is_nan():
     assert Mean().empty
 
 
+@pytest.mark.slow
 @given(st.integers(0, 700), st.integers(0, 700), st.booleans())
 def test_a_mean_taken_up_in_the_middle_goes_on_to_the_same_bits(before, after, as_tensors):
     drawn = torch.rand(before + after, generator=torch.Generator().manual_seed(before))

@@ -39,6 +39,7 @@ def test_gradients_are_those_of_one_process_and_the_last_stage_alone_has_outputs
     assert all(outputs == [] for _, outputs in others)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_1f1b_warms_up_with_as_many_forwards_as_stages_follow(processes):
     microbatches = 6
@@ -50,6 +51,7 @@ def test_1f1b_warms_up_with_as_many_forwards_as_stages_follow(processes):
         assert outputs == (microbatches if rank == processes - 1 else 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["1f1b", "interleaved"])
 def test_evaluation_gives_what_one_process_does_for_batches_of_any_size(kind):
     sizes = [8, 5, 1, 6]
@@ -64,6 +66,7 @@ def test_evaluation_gives_what_one_process_does_for_batches_of_any_size(kind):
         assert not outputs.requires_grad
 
 
+@pytest.mark.process
 def test_a_trainer_gives_the_same_with_both_schedules():
     ranks = pool().run(2, tasks.trained)
     weights, results, seen, predicted = tasks.trained()
@@ -77,6 +80,7 @@ def test_a_trainer_gives_the_same_with_both_schedules():
     assert [count for point, count in ranks[1][2] if point == "step"] == [8, 8, 4] * 2
 
 
+@pytest.mark.process
 def test_state_dicts_of_all_processes_are_the_complete_model_and_tied_weights_count_once():
     ranks = pool().run(2, tasks.state_and_owned)
     complete = tasks.Net(tied=True).state_dict()
@@ -86,11 +90,13 @@ def test_state_dicts_of_all_processes_are_the_complete_model_and_tied_weights_co
     assert sorted(owned) == sorted(set(complete) - {"head.weight"})
 
 
+@pytest.mark.process
 def test_tied_weights_start_equal_where_processes_were_seeded_differently():
     first, last = pool().run(2, tasks.state_and_owned, False)
     assert torch.equal(first[0]["embed.weight"], last[0]["head.weight"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["1f1b", "zero-bubble"])
 def test_frozen_stages_may_be_unfrozen_during_the_run(kind):
     ranks = pool().run(2, tasks.frozen_then_thawed, kind)
@@ -105,12 +111,14 @@ def test_frozen_stages_may_be_unfrozen_during_the_run(kind):
                     torch.testing.assert_close(gradient, one[n], rtol=0, atol=1e-10)
 
 
+@pytest.mark.process
 def test_finding_out_shapes_changes_neither_buffers_nor_random_numbers():
     for rank, (first, other) in enumerate(pool().run(2, tasks.first_step_and_another)):
         assert torch.equal(first[0], other[0])
         assert (first[1], other[1]) == (([4], [8]) if rank == 0 else ([], []))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["1f1b", "zero-bubble"])
 def test_stages_may_be_copied(kind):
     one = tasks.gradients_alone("tied", [16, 16])
@@ -119,6 +127,7 @@ def test_stages_may_be_copied(kind):
             torch.testing.assert_close(gradient, one[n], rtol=0, atol=1e-10)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("mlp", "gpipe"), ("tied", "1f1b"), ("mlp", "interleaved")]
@@ -139,6 +148,7 @@ def test_zero_bubble_refuses_sharded_stages():
         Layout(pipeline=2, shard=2, schedule="zero-bubble")
 
 
+@pytest.mark.process
 def test_steps_that_a_pipeline_cannot_run_are_rejected_with_a_reason():
     (errors,) = pool().run(1, tasks.faults)
     assert "drew random numbers before it called the model" in errors["draws"]
@@ -147,12 +157,14 @@ def test_steps_that_a_pipeline_cannot_run_are_rejected_with_a_reason():
     assert "overrides backward" in errors["backward"]
 
 
+@pytest.mark.process
 def test_a_batch_size_that_never_divides_is_logged():
     (lines,) = pool().run(1, tasks.logged_of_a_size)
     (line,) = lines
     assert "a batch of 6 samples does not divide into 4 micro-batches, and is cut into 3" in line
 
 
+@pytest.mark.process
 def test_calling_a_remote_part_names_its_process():
     first, last = pool().run(2, tasks.call_of_the_model)
     assert "is in pipeline stage 1, in process 1 of the pipeline" in first

@@ -51,6 +51,7 @@ def written(path):
     return [json.loads(line)["step"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_that_came_from_a_path_goes_on_from_its_own_checkpoints(tmp_path):
     train(tmp_path / "first", until=5)
     there = tmp_path / "first" / "checkpoints" / "step-00000002"

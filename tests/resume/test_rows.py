@@ -390,6 +390,7 @@ def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run(tmp_path, prec
     assert same(made.engine.state_dict(), preserve_rng.engine.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.row("L15")
 def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so(tmp_path, caplog):
     lively(tmp_path / "run", max_steps=8)

@@ -117,6 +117,7 @@ def test_a_changed_config_is_listed_by_its_keys(tmp_path):
     assert changes(3, seed=2) == ["run.seed was 1 and is 2"]
 
 
+@pytest.mark.slow
 @given(st.binary() | st.text().map(lambda text: json.dumps(text).encode()))
 def test_json_is_read_the_same_without_orjson(data):
     def outcome(parse):

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ class Pool:
 
     def run(self, count: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What each of ``count`` processes returned, by rank; the first error is raised."""
+        sys.audit("support.pool.run")  # its processes may be there already
         while len(self._workers) < count:
             self._workers.append(_start())
         with tempfile.TemporaryDirectory() as folder:
