@@ -47,7 +47,9 @@ def test_help_and_usage_do_not_import_torch(process):
     code = """
 import sys
 from stoker.cli import main
-for argv in (["--help"], ["train", "--help"], ["--version"]):
+from stoker.cli.main import _COMMANDS
+commands = [[name, "--help"] for name in _COMMANDS]
+for argv in (["--help"], ["--version"], *commands, ["ckpt", "diff", "--help"]):
     try:
         main(argv)
     except SystemExit as end:
