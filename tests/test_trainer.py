@@ -326,7 +326,7 @@ def test_every_point_fires_once_per_step_and_around_training():
 
 
 @pytest.mark.row("L02")
-def test_the_counter_tells_success_from_failure():
+def test_the_counter_distinguishes_success_from_failure():
     seen = []
 
     def fail(run):
@@ -436,7 +436,7 @@ def test_a_second_fit_with_more_epochs_goes_on():
 
 
 @pytest.mark.row("O08")
-def test_the_step_in_hand_exists_within_a_step_alone():
+def test_the_current_step_exists_only_within_a_step():
     seen = []
 
     def before(run):
@@ -630,7 +630,7 @@ def test_a_hook_can_ask_for_evaluation_log_and_save_now(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.row("T16")
-def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
+def test_an_evaluation_can_be_requested_at_the_end_of_an_epoch():
     order = []
     run = trainer(
         Callback(

@@ -70,7 +70,7 @@ def test_an_override_sets_the_value_that_was_typed(config, override, path, value
 
 
 @pytest.mark.row("L18")
-def test_a_list_is_set_whole():
+def test_a_list_is_replaced_entirely():
     config = Config({"model": L(nn.Conv2d)(1, 2, [3, 3])})
     assert config.override("model.2=[1,2]").tree["model"].args == [1, 2, [1, 2]]
 

@@ -239,7 +239,7 @@ def test_step_schedule_is_schedule_and_none_is_without_a_pipeline():
 
 
 @pytest.mark.row("Z07")
-def test_a_schedule_runs_a_batch_as_it_is_asked_to():
+def test_a_schedule_runs_a_batch_as_requested():
     made = engine()
     x, y = batches()[0]
     with pytest.raises(ValueError, match="needs forward_only=True"):
@@ -741,7 +741,7 @@ def test_timers_reset_by_name_or_all_and_a_running_one_has_no_reading():
 
 
 @pytest.mark.row("C19")
-def test_memory_is_told_without_an_accelerator(tmp_path):
+def test_memory_is_shown_without_an_accelerator(tmp_path):
     logger = get_dist_logger("memory")
     logger.log_to_file(tmp_path, mode="w")
     hook = hooks.LogMemoryByEpochHook(logger, log_eval=True, report_cpu=True)
@@ -838,7 +838,7 @@ def train(folder, epochs, *more, model=None, save=True):
 
 @pytest.mark.slow
 @pytest.mark.row("Z06")
-def test_a_run_that_goes_on_has_the_bits_of_one_that_was_not_stopped(tmp_path):
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path):
     whole = train(tmp_path / "whole", 4)
     train(tmp_path / "cut", 2)
     load = dict(type="LoadCheckpointHook", epoch=2, checkpoint_dir=tmp_path / "cut")
@@ -869,7 +869,7 @@ def test_the_newest_or_the_weights_alone(tmp_path, caplog):
 
 @pytest.mark.slow
 @pytest.mark.row("Z04")
-def test_the_dict_list_of_the_document_goes_on_from_its_epoch(tmp_path, monkeypatch):
+def test_the_dict_list_of_the_document_resumes_from_its_epoch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     listed = [
         dict(type="LogMetricByEpochHook"),

@@ -25,7 +25,7 @@ def test_copies_share_gradients_once_per_update(through_trainer):
 
 
 @pytest.mark.row("C17", "C20", "C31", "C32")
-def test_one_process_tells_for_all(tmp_path):
+def test_one_process_reports_for_all(tmp_path):
     (one, said), (other, nothing) = pool().run(2, tasks.tells_a_terminal, tmp_path)
     assert one == other
     first, second = ((tmp_path / "logs" / f"rank_{r}.log").read_text() for r in (0, 1))

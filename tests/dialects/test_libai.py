@@ -130,7 +130,7 @@ def test_the_golden_sequence_of_four_iterations():
 
 
 @pytest.mark.row("L02")
-def test_the_iteration_tells_success_from_failure():
+def test_the_iteration_distinguishes_success_from_failure():
     well, failed = Bare([]), Bare([], fail_at=2)
     seen = []
     for trainer in (well, failed):
@@ -204,7 +204,7 @@ def test_the_documents_trainer_and_hook_work_and_end_at_the_stock_bits(tmp_path,
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.row("L05")
-def test_a_step_of_ones_own_keeps_processes_alike(tmp_path):
+def test_a_custom_step_keeps_processes_in_sync(tmp_path):
     first, second = pool().run(2, my_trainer_in_ranks, tmp_path)
     assert same_bits(first, second)
 
@@ -267,7 +267,7 @@ def test_numbers_put_in_a_model_reach_metrics_json_under_their_iteration(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.row("L07")
-def test_metrics_json_is_appended_when_a_run_goes_on(tmp_path):
+def test_metrics_json_is_appended_when_a_run_resumes(tmp_path):
     trained(config(tmp_path, train_iter=8))
     first = (tmp_path / "metrics.json").read_text()
     trained(config(tmp_path, train_iter=12))
@@ -351,7 +351,7 @@ def test_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.row("L13")
-def test_a_killed_run_goes_on_with_the_losses_it_would_have_had(tmp_path):
+def test_a_killed_run_resumes_with_the_losses_it_would_have_had(tmp_path):
     whole, first, second = Losses(), Losses(), Losses()
     one = trained(config(tmp_path / "whole", train_iter=14), whole)
     with pytest.raises(KeyboardInterrupt):
@@ -434,7 +434,7 @@ def test_two_processes_resume_exactly_with_seeds_of_their_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.row("L15")
-def test_a_finished_run_given_the_same_says_so_and_given_more_goes_on(tmp_path, caplog):
+def test_a_finished_run_reports_that_it_is_done_and_continues_if_given_more(tmp_path, caplog):
     trained(config(tmp_path))
     with caplog.at_level(logging.INFO):
         again = trained(config(tmp_path))

@@ -64,7 +64,7 @@ def test_the_latest_is_found_although_the_run_failed_before_it_named_one(tmp_pat
 
 
 @pytest.mark.row("O19")
-def test_a_folder_of_something_else_is_refused_and_ones_own_is_gone_on_from(tmp_path):
+def test_a_folder_of_something_else_is_refused_and_the_runs_own_is_resumed(tmp_path):
     (tmp_path / "epoch=1.ckpt").write_text("from elsewhere")
     with pytest.raises(CheckpointError, match="holds epoch=1.ckpt, which is not of this run"):
         tasks.estimator().fit(tasks.train, callbacks=[ModelCheckpoint(f"{tmp_path}/")])

@@ -269,7 +269,7 @@ def test_an_unknown_section_or_key_is_an_error(tmp_path, text, words):
 
 
 @pytest.mark.row("T06")
-def test_the_help_tells_of_every_field(capsys):
+def test_the_help_lists_every_field(capsys):
     text = get_config_help()
     assert capsys.readouterr().out.strip() == text
     assert all(f"] {name} = " in text for name in TrainingConfig().to_dict())
@@ -361,7 +361,7 @@ def test_save_and_load_restore_epoch_and_weights():
 
 @pytest.mark.slow
 @pytest.mark.row("T10")
-def test_after_load_training_goes_on_from_there(capsys):
+def test_after_load_training_continues_from_there(capsys):
     trainer(epoch_num=1).train()
     made = trainer(epoch_num=3, output_dir="other")
     made.load("out/final_epoch")
@@ -630,7 +630,7 @@ def test_each_flag_does_what_it_says(capsys):
 
 @pytest.mark.slow
 @pytest.mark.row("T16")
-def test_an_evaluation_can_be_asked_for_at_the_end_of_an_epoch():
+def test_an_evaluation_can_be_requested_at_the_end_of_an_epoch():
     made = trainer(eval_strategy="no", epoch_num=2)
 
     class Ask(Callback):
@@ -709,7 +709,7 @@ def test_a_custom_optimizer_and_loss_are_used():
 
 
 @pytest.mark.row("T18")
-def test_the_optimizer_of_the_document_can_be_set_and_is_refused_in_words():
+def test_the_optimizer_of_the_document_can_be_set_and_is_refused_with_a_clear_error():
     class MyOptimizer(torch.optim.Optimizer):
         def step(self, closure):
             print("my step...")
@@ -841,7 +841,7 @@ def test_train_step_may_call_the_one_it_overrides(capsys):
 
 @pytest.mark.slow
 @pytest.mark.row("T21")
-def test_a_step_of_ones_own_may_update_metrics(capsys):
+def test_a_custom_step_may_update_metrics(capsys):
     class Own(Trainer):
         def train_step(self, model, inputs):
             self.optimizer.zero_grad()

@@ -168,7 +168,7 @@ def test_the_epoch_in_which_early_stopping_ends_a_run_is_saved(tmp_path):
 
 
 @pytest.mark.row("L11")
-def test_keeping_two_counts_what_the_run_left_before_it_went_on(tmp_path):
+def test_keeping_two_counts_the_checkpoints_from_before_a_resume(tmp_path):
     train(tmp_path / "run", keep=2, epochs=2)
     assert kept(tmp_path / "run") == [5, 10]
     train(tmp_path / "run", keep=2, epochs=3)
@@ -201,7 +201,7 @@ def test_a_result_that_is_no_finite_number_is_never_the_best(tmp_path, value):
 
 
 @pytest.mark.row("L12")
-def test_the_best_before_a_resume_is_not_forgotten_and_not_gone_on_from(tmp_path):
+def test_the_best_before_a_resume_is_kept_and_is_not_what_is_resumed(tmp_path):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
     train(tmp_path / "run", scores(9, 1), epochs=2, **how)
     train(tmp_path / "run", scores(9, 1, 2, 3), epochs=4, **how)
@@ -268,7 +268,7 @@ def test_weights_of_a_checkpoint_load_strictly_into_a_bare_model(tmp_path):
 
 
 @pytest.mark.row("T08")
-def test_a_checkpoint_tells_people_its_layers_settings_and_last_results(tmp_path, capsys):
+def test_a_checkpoint_describes_its_layers_settings_and_last_results(tmp_path, capsys):
     made = train(tmp_path / "run", val=batches(8), epochs=2)
     assert main(["ckpt", "show", str(at(tmp_path / "run", 10))]) == 0
     said = capsys.readouterr().out
@@ -283,7 +283,7 @@ def test_a_checkpoint_tells_people_its_layers_settings_and_last_results(tmp_path
 
 
 @pytest.mark.row("Z04")
-def test_a_run_goes_on_from_a_checkpoint_that_was_prepared(tmp_path):
+def test_a_run_resumes_from_a_prepared_checkpoint(tmp_path):
     train(tmp_path / "first", every="5ep", epochs=20)
     whole = train(tmp_path / "whole", every="5ep", epochs=25)
     made = train(tmp_path / "run", every="5ep", epochs=25, resume=at(tmp_path / "first", 100))
@@ -292,7 +292,7 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_prepared(tmp_path):
 
 
 @pytest.mark.row("Z04")
-def test_a_checkpoint_to_go_on_from_that_is_not_there_is_named(tmp_path):
+def test_a_missing_checkpoint_to_resume_from_is_named(tmp_path):
     path = at(tmp_path / "first", 100)
     with pytest.raises(CheckpointError, match=str(path)):
         train(tmp_path / "run", epochs=1, resume=path)
@@ -392,7 +392,9 @@ def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run(tmp_path, prec
 
 @pytest.mark.slow
 @pytest.mark.row("L15")
-def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so(tmp_path, caplog):
+def test_a_finished_run_continues_if_given_more_and_otherwise_reports_that_it_is_done(
+    tmp_path, caplog
+):
     lively(tmp_path / "run", max_steps=8)
     with caplog.at_level(logging.INFO):
         again = lively(tmp_path / "run", max_steps=8)
@@ -404,7 +406,7 @@ def test_a_finished_run_given_more_goes_on_and_given_the_same_says_so(tmp_path, 
 
 
 @pytest.mark.row("L15")
-def test_a_run_that_stopped_early_goes_on_when_given_more_epochs(tmp_path):
+def test_a_run_that_stopped_early_continues_if_given_more_epochs(tmp_path):
     def stopping():
         return hooks.EarlyStopping("val/score", patience=2)
 
@@ -489,7 +491,7 @@ def test_save_without_overwrite_leaves_what_is_there(tmp_path):
 
 @pytest.mark.row("O18")
 @pytest.mark.parametrize("harm", ["unfinished", "cut", "lost"])
-def test_the_newest_whole_checkpoint_is_found_whatever_a_crash_left(tmp_path, harm):
+def test_the_newest_valid_checkpoint_is_found_whatever_a_crash_left(tmp_path, harm):
     train(tmp_path / "run", epochs=3)
     newest = at(tmp_path / "run", 15)
     if harm == "unfinished":
@@ -534,7 +536,7 @@ def test_a_new_run_is_refused_a_checkpoint_folder_of_another(tmp_path):
 @pytest.mark.parametrize(
     "point", ["partial-made", "before-manifest", "before-rename", "renamed", "before-removal"]
 )
-def test_a_kill_during_a_save_leaves_a_whole_checkpoint_to_go_on_from(tmp_path, point):
+def test_a_kill_during_a_save_leaves_a_valid_checkpoint_to_resume_from(tmp_path, point):
     doomed = partial(train, tmp_path / "run", keep=1, epochs=4)
     assert in_child(doomed, STOKER_KILL_AT=f"{point}:3") == KILLED
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
@@ -556,7 +558,7 @@ def refuse_pickles():
 
 @pytest.mark.process
 @pytest.mark.row("X06")
-def test_nothing_is_unpickled_to_go_on(tmp_path):
+def test_nothing_is_unpickled_to_resume(tmp_path):
     def goes_on():
         refuse_pickles()
         assert lively(tmp_path / "run", epochs=3).run.step == 15
@@ -577,14 +579,14 @@ def test_nothing_is_unpickled_to_go_on(tmp_path):
 
 
 @pytest.mark.row("X06")
-def test_weights_in_a_pickle_are_refused_in_words(tmp_path):
+def test_weights_in_a_pickle_are_refused_with_a_clear_error(tmp_path):
     torch.save(net().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="stoker ckpt import"):
         load_weights(net(), tmp_path / "weights.pt")
 
 
 @pytest.mark.row("X06")
-def test_a_checkpoint_moved_elsewhere_goes_on_alike(tmp_path):
+def test_a_checkpoint_that_was_moved_resumes_the_same(tmp_path):
     lively(tmp_path / "run", epochs=1)
     shutil.copytree(at(tmp_path / "run", 5), tmp_path / "elsewhere" / "step-00000005")
     made = lively(tmp_path / "new", epochs=2, resume=tmp_path / "elsewhere")

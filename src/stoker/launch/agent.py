@@ -61,8 +61,8 @@ def run_agent(
 class Agent(SimpleElasticAgent):
     """Torch's elastic agent with our own processes.
 
-    Torch provides the rendezvous and the restarts. This class starts the processes, tells the
-    first failure from those that it caused, and ends all processes in bounded time.
+    Torch provides the rendezvous and the restarts. This class starts the processes,
+    separates the first failure from those that it caused, and ends all processes in bounded time.
 
     Args:
         job: the serialized function, see `stoker.launch.rank.serialize`.

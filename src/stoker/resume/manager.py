@@ -24,7 +24,7 @@ _log = get_logger()
 
 
 class ValidationRecord(NamedTuple):
-    """The last validation: at which step it was made, when it ended, and how long it took."""
+    """The last validation: its step, when it ended, and its duration in seconds."""
 
     step: int
     when: float
@@ -225,7 +225,7 @@ class CheckpointManager:
             self._save(feeder, "between")
 
     def _validation_is_long(self) -> bool:
-        """Whether the last validation took longer than a signal leaves time for."""
+        """Whether the last validation lasted longer than a signal leaves time for."""
         seconds = dist.all_reduce_max(self._last_validation().seconds)[0]
         return self.checkpoints is not None and seconds > self.signals.grace / 2
 
