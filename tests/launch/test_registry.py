@@ -78,6 +78,7 @@ def test_an_unknown_launcher_gets_the_nearest_name_and_the_list(registered):
     )
 
 
+@pytest.mark.process
 def test_the_command_finds_launchers_by_name(tmp_path, monkeypatch, registered, capfd):
     project(tmp_path, monkeypatch)
     assert main(["evaluate", "cfg.yaml", "--on", "sparc"]) == 2
