@@ -108,6 +108,7 @@ def noted(monkeypatch):
     monkeypatch.setattr(killed, "trainer", with_ledger)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("noted")
 def test_steps_after_the_last_checkpoint_of_a_killed_attempt_were_work_done_again(tmp_path):
     run = tmp_path / "run"
