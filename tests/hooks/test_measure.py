@@ -410,7 +410,7 @@ def test_torchmetrics_validate_the_first_batch_of_each_pass_alone():
 def test_metrics_of_torchmetrics_are_the_same_bits_without_validation():
     from torchmetrics import classification
 
-    from stoker.metrics.collection import MetricCollection
+    from stoker.metrics.metric import MetricCollection
 
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(12, 16, 4, generator=generator)

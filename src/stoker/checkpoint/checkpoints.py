@@ -9,12 +9,10 @@ from typing import Any, Self, TypeAlias
 
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import checkpoint_name, list_steps
-from stoker.checkpoint.read.load import Loaded, read_checkpoint
-from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.checkpoint.read.load import Loaded, read_checkpoint, verify_checkpoint
 from stoker.checkpoint.retention import Best, Retention
 from stoker.checkpoint.sharding.rank_channel import RankChannel
-from stoker.checkpoint.write.background import Background
-from stoker.checkpoint.write.commit import clean, commit
+from stoker.checkpoint.write.commit import Background, clean, commit
 from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
 from stoker.core import dist
 from stoker.core.errors import CheckpointError

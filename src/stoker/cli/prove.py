@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the progress and the verdict."""
     with frozen_imports():
         from stoker.config import load
-        from stoker.testing.kill import KINDS, check_kinds
+        from stoker.testing.attempt import KINDS, check_kinds
         from stoker.testing.proof import prove, working_folder
     config = load(options.config, options.overrides, allow=options.allow)
     kinds = KINDS if options.at is None else tuple(filter(None, options.at.split(",")))

@@ -16,7 +16,7 @@ from stoker.engine.engine import Engine
 from stoker.engine.schedule import Forward, StepContext, has_weight, scale_gradients
 from stoker.parallel import Layout, Stages
 from stoker.parallel.pipeline.forward_passes import Call, Shapes, forward_only, infer_shapes
-from stoker.parallel.pipeline.schedules import (
+from stoker.parallel.pipeline.stage_plan import (
     ScheduleKind,
     check_kind,
     microbatch_error,

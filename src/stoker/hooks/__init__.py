@@ -14,7 +14,6 @@ from stoker.hooks.heartbeat import Heartbeat
 from stoker.hooks.keep_best import KeepBest
 from stoker.hooks.learning_rate import LR, Plateau
 from stoker.hooks.ledger import Ledger
-from stoker.hooks.log_file import LogFile
 from stoker.hooks.loss import Loss
 from stoker.hooks.memory import Memory
 from stoker.hooks.metrics import Metrics
@@ -23,7 +22,7 @@ from stoker.hooks.progress import Progress
 from stoker.hooks.ray_report import RayReport, in_ray_worker
 from stoker.hooks.save_weights import SaveWeights
 from stoker.hooks.timing import Throughput, Timing
-from stoker.hooks.write import Write
+from stoker.hooks.write import LogFile, Write
 
 __all__ = [
     "EMA",

@@ -3,8 +3,7 @@
 import math
 from typing import Any
 
-from stoker.hooks.base.monitor import Mode, Monitor
-from stoker.hooks.base.result_hook import ResultHook
+from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
 

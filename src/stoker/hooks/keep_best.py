@@ -5,8 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from stoker.engine import unwrap
-from stoker.hooks.base.monitor import Mode, Monitor
-from stoker.hooks.base.result_hook import ResultHook
+from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
 

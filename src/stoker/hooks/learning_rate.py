@@ -6,8 +6,7 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from stoker.hooks.base.hook import Hook, Priority
-from stoker.hooks.base.monitor import Monitor
-from stoker.hooks.base.result_hook import ResultHook
+from stoker.hooks.base.monitor import Monitor, ResultHook
 from stoker.run import Run
 
 

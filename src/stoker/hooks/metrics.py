@@ -13,7 +13,7 @@ from stoker.core import dist
 from stoker.core.types import Output, Scalar, Stateful
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.metrics import Accuracy, Metric
-from stoker.metrics.collection import MetricCollection
+from stoker.metrics.metric import MetricCollection
 from stoker.parallel import Stages
 from stoker.run import Run
 

@@ -13,8 +13,8 @@ from stoker.core import dist
 from stoker.core.timers import Pace
 from stoker.events.writers.console import format_number
 from stoker.hooks.base.hook import Hook, Priority
-from stoker.hooks.log_file import epoch_line
 from stoker.hooks.summary import Summary
+from stoker.hooks.write import epoch_line
 from stoker.run import Run
 
 _MAX_RESULTS = 2

@@ -1,9 +1,10 @@
-"""`Metric`, the protocol of metrics, and `Mean`, an exact weighted mean."""
+"""`Metric`, the protocol of metrics; `Mean`, an exact one; `MetricCollection`, several."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stoker.core import dist
 from stoker.core.tree import as_floats
@@ -107,3 +108,41 @@ def _as_one_tensor(values: list[Scalar]) -> Tensor:
         return torch.stack(tensors).to(dtype)
     parts = [torch.as_tensor(value, dtype=dtype, device=device).reshape(()) for value in values]
     return torch.stack(parts)
+
+
+class MetricCollection(dict[str, Metric]):
+    """A dict of metrics that are updated with the same batches.
+
+    torchmetrics validates the arguments of every update. Here only the first batch of each pass is
+    validated, which makes updates much cheaper; `end_pass` restores the setting.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        super().__init__(metrics)
+        modules = [m for one in self.values() if isinstance(one, nn.Module) for m in one.modules()]
+        self._validating: list[Any] = [
+            m for m in modules if getattr(m, "validate_args", None) is True
+        ]
+        self._is_on = bool(self._validating)
+
+    def begin_pass(self) -> None:
+        """Reset all metrics."""
+        self.end_pass()
+        for metric in self.values():
+            metric.reset()
+
+    def update_all(self, outputs: Any, targets: Any) -> None:
+        """Update all metrics with one batch."""
+        for metric in self.values():
+            metric.update(outputs, targets)
+        if self._is_on:
+            self._set_validation(on=False)
+
+    def end_pass(self) -> None:
+        """Turn validation on again."""
+        self._set_validation(on=True)
+
+    def _set_validation(self, *, on: bool) -> None:
+        self._is_on = on and bool(self._validating)
+        for module in self._validating:
+            module.validate_args = on

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from stoker.parallel.pipeline.schedules import check_kind, microbatches_for
+from stoker.parallel.pipeline.stage_plan import check_kind, microbatches_for
 
 SIZES = ("replicate", "shard", "tensor", "pipeline")
 

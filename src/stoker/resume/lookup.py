@@ -1,20 +1,51 @@
 """Find the checkpoint to resume from, and read what concerns this rank."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core.errors import did_you_mean
-from stoker.engine import Engine
-from stoker.engine.sharding_template import sharding_template
+from stoker.core.tree import is_sharded
+from stoker.engine.engine import Engine, unwrap
 from stoker.parallel import Layout
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import local_path
+
+ShardingTemplate: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
+
+
+def sharding_template(engine: Engine) -> ShardingTemplate:
+    """Return a function from the name and shape of a saved tensor to a tensor sharded like it.
+
+    A saved tensor belongs to a parameter if it has the parameter's shape and its name ends in the
+    parameter's name, or names the parameter's state in an optimizer. This covers weights, averages
+    of weights, and moments. The function returns None for a tensor that is not sharded.
+    """
+    named: dict[str, Any] = {
+        name: parameter
+        for name, parameter in unwrap(engine.model).named_parameters()
+        if is_sharded(parameter)
+    }
+    for key, parameters in engine.indexed_parameters().items():
+        for index, parameter in parameters.items():
+            if is_sharded(parameter):
+                named[f"engine.optimizers.{key}.state.{index}"] = parameter
+
+    def template(name: str, shape: tuple[int, ...]) -> Tensor | None:
+        parts = name.split(".")
+        for begin in range(len(parts)):
+            for end in (len(parts), len(parts) - 1):  # the last part may name a moment
+                found = named.get(".".join(parts[begin:end]))
+                if found is not None and tuple(found.shape) == shape:
+                    return found  # type: ignore[no-any-return]
+        return None
+
+    return template
 
 
 def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:

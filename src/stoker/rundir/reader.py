@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
-from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.core.errors import CheckpointError
 from stoker.rundir import files
 from stoker.rundir.metrics_index import HEAD, Floats, MetricsFile

@@ -9,8 +9,14 @@
 To add an object store, implement `Storage` and return it from `open_storage` for its URLs.
 """
 
-from stoker.storage.local import LocalStorage, atomic_file, format_size, write_atomic
-from stoker.storage.location import local_path, open_storage
+from stoker.storage.local import (
+    LocalStorage,
+    atomic_file,
+    format_size,
+    local_path,
+    open_storage,
+    write_atomic,
+)
 from stoker.storage.storage import FileRecord, Lease, Storage
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from stoker.testing import faults
 from stoker.testing.compare import Difference
-from stoker.testing.proof import assert_resumes_exactly, prove
-from stoker.testing.verdict import KillRecord, Verdict
+from stoker.testing.proof import KillRecord, Verdict, assert_resumes_exactly, prove
 
 __all__ = ["Difference", "KillRecord", "Verdict", "assert_resumes_exactly", "faults", "prove"]

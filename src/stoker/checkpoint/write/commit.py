@@ -9,16 +9,57 @@ Whenever the process is killed, every folder whose name does not start with a do
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, checkpoint_name, list_steps
-from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.sharding.rank_channel import RankChannel
 from stoker.checkpoint.write.snapshot import Snapshot
 from stoker.core.errors import CheckpointError
 from stoker.storage import FileRecord, Storage, crash_points
+
+
+class Background:
+    """Runs at most one job at a time; the error of a job is raised by the next call."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is running."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Start a job, after waiting for the previous one."""
+        self.wait()
+        # not a daemon thread: a program that exits still finishes its last save
+        self._thread = threading.Thread(target=self._run, args=(job,), name="stoker-checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the job, and raise its error if it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of a job that has failed; never wait."""
+        if self.error is not None and not self.busy:
+            error, self.error = self.error, None
+            raise error
+
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # every error has to reach the caller's thread
+            self.error = error
+
 
 _ASIDE = ".aside-"
 

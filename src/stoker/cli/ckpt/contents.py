@@ -11,8 +11,8 @@ from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import STATE
 from stoker.checkpoint.format.state_tree import Json, tensor_names
 from stoker.checkpoint.format.tensor_file import DTYPES
+from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.read.stored_tensors import StoredTensor, StoredTensors
-from stoker.checkpoint.read.verify import verify_checkpoint
 from stoker.storage import open_storage
 
 

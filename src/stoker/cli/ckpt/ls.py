@@ -12,7 +12,7 @@ from typing import Any
 from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
-from stoker.checkpoint.read.verify import verify_checkpoint
+from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import find_all, format_age, size_of
 from stoker.cli.exit_codes import FAILED, OK

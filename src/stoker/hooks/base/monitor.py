@@ -1,9 +1,11 @@
-"""`Monitor`: watch a result and decide which value is better."""
+"""`Monitor`: watch a result and decide which value is better; `ResultHook` acts on it."""
 
 import math
+from abc import abstractmethod
 from typing import Any, Literal, TypeAlias
 
 from stoker.core.errors import did_you_mean
+from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
 
 Mode: TypeAlias = Literal["min", "max"]
@@ -103,3 +105,38 @@ def _guess_mode(name: str) -> Mode:
     raise ValueError(
         f"cannot tell whether lower or higher {name!r} is better: pass mode='min' or 'max'"
     )
+
+
+class ResultHook(Hook):
+    """Calls `on_result` with each new value of the result that ``monitor`` names.
+
+    Validation results arrive after each validation, training results after each epoch.
+    """
+
+    priority = Priority.EVALUATE
+    same_on_all_ranks = True
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.consumes = (monitor.name,)
+
+    def before_train(self, run: Run) -> None:
+        """Check that the run produces the monitored result."""
+        self.monitor.check(run)
+
+    def after_val(self, run: Run) -> None:
+        """Handle a new validation result."""
+        self._handle(run, at_epoch=False)
+
+    def after_epoch(self, run: Run) -> None:
+        """Handle a new training result."""
+        self._handle(run, at_epoch=True)
+
+    @abstractmethod
+    def on_result(self, run: Run, value: float) -> None:
+        """Act on a new value."""
+
+    def _handle(self, run: Run, *, at_epoch: bool) -> None:
+        value = self.monitor.fresh(run, at_epoch=at_epoch)
+        if value is not None:
+            self.on_result(run, value)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import pipelining
 
 from stoker.parallel.pipeline.forward_passes import Call, Shapes, as_tuple, zeros
-from stoker.parallel.pipeline.schedules import ScheduleKind
+from stoker.parallel.pipeline.stage_plan import ScheduleKind
 from stoker.parallel.pipeline.stages import Stage, Stages
 
 LossFunction: TypeAlias = Callable[[Any, int], Tensor]
