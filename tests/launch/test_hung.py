@@ -51,5 +51,5 @@ def watches() -> list[str]:
 
 
 def test_no_time_at_all_is_refused():
-    with pytest.raises(ValueError, match="after is a number of seconds above 0, got 0"):
+    with pytest.raises(ValueError, match="after must be a positive number of seconds, got 0"):
         hooks.Heartbeat(0)
