@@ -9,8 +9,8 @@ from torch import nn
 
 from stoker import hooks as stock
 from stoker.config import Builder, Config, ConfigError, Lazy, RunConfig
+from stoker.config.check import parameters, positional_names
 from stoker.config.run_section import batch_sizes, filled, read
-from stoker.config.signature import parameters, positional_names
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.seed import seed_all

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.common import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.storage import local_path

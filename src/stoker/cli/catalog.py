@@ -3,8 +3,7 @@
 import argparse
 import inspect
 
-from stoker.cli.exit_codes import OK
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 

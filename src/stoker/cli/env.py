@@ -3,8 +3,7 @@
 import argparse
 import json
 
-from stoker.cli.exit_codes import OK
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, frozen_imports
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,7 @@
 import argparse
 
 from stoker.cli import launching
-from stoker.cli.exit_codes import OK
-from stoker.cli.options import add_config, add_weights
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, add_config, add_weights, frozen_imports
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

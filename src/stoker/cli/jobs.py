@@ -7,7 +7,7 @@ from pathlib import Path
 from stoker.build import Job, build_job
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import frozen_imports
 from stoker.config import ConfigError, load
 from stoker.core import dist
 from stoker.core.errors import CheckpointError

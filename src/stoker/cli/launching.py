@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import frozen_imports
 from stoker.config.yaml_text import ConfigError
 
 _OPTIONS = ("nproc", "on", "workers", "address", "max_restarts")

@@ -8,8 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
-from stoker.cli.exit_codes import INTERRUPTED, OK, USAGE
-from stoker.cli.options import set_known
+from stoker.cli.common import INTERRUPTED, OK, USAGE, set_known
 from stoker.config.other_trainers import stoker_name
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import RankFailed, UnsupportedURLError, did_you_mean

@@ -5,7 +5,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from stoker.cli.exit_codes import OK
+from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 

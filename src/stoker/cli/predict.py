@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.exit_codes import OK
-from stoker.cli.options import add_config, add_weights
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, add_config, add_weights, frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import atomic_file, local_path
 

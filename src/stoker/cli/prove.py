@@ -4,9 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from stoker.cli.exit_codes import FAILED, OK
-from stoker.cli.options import add_config
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import FAILED, OK, add_config, frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import StokerError
 

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.exit_codes import FAILED, OK
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import FAILED, OK, frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.rundir import files

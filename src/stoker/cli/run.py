@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stoker.cli.exit_codes import OK
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, frozen_imports
 from stoker.config.yaml_text import ConfigError
 
 

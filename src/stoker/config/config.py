@@ -11,10 +11,14 @@ from stoker.config import paths, run_section
 from stoker.config.check import (
     LOADERS,
     SUPPLIED,
+    as_tuples,
     faults_of_node,
     named_in,
     nodes,
+    parameters,
+    positional_names,
     top_key,
+    type_of,
     unknown_keys,
     wrong_parts,
 )
@@ -29,9 +33,8 @@ from stoker.config.names import (
 )
 from stoker.config.other_trainers import KEYS
 from stoker.config.override import apply
+from stoker.config.registry import expanded
 from stoker.config.resolve import resolved
-from stoker.config.short_names import expanded
-from stoker.config.signature import as_tuples, parameters, positional_names, type_of
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean
 from stoker.rundir import files

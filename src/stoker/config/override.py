@@ -5,15 +5,21 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, get_type_hints
 
 from stoker.config import paths
-from stoker.config.check import is_placeholder
+from stoker.config.check import (
+    ANYTHING,
+    described,
+    fits,
+    is_placeholder,
+    parameters,
+    type_of,
+    typed,
+)
 from stoker.config.lazy import Lazy, Section, copied
 from stoker.config.names import UnknownNameError
 from stoker.config.other_trainers import KEYS, use_instead
-from stoker.config.registry import RegistryError
+from stoker.config.registry import RegistryError, registry_at
 from stoker.config.resolve import has_references
 from stoker.config.run_section import RunConfig, section_type
-from stoker.config.short_names import registry_at
-from stoker.config.signature import ANYTHING, described, fits, parameters, type_of, typed
 from stoker.config.yaml_text import ConfigError, read
 from stoker.core.errors import did_you_mean
 

@@ -6,10 +6,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
+from stoker.config.check import described, fits
 from stoker.config.lazy import Section
 from stoker.config.other_trainers import use_instead
 from stoker.config.resolve import has_references
-from stoker.config.signature import described, fits
 from stoker.core.errors import UnsupportedURLError, did_you_mean
 from stoker.storage import local_path
 

@@ -9,9 +9,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from stoker.cli.exit_codes import FAILED, USAGE
-from stoker.cli.options import add_allow, set_known
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import FAILED, USAGE, add_allow, frozen_imports, set_known
 from stoker.core.errors import CheckpointError
 
 _PATH = "A run folder, its checkpoints folder, or one checkpoint."

@@ -14,7 +14,7 @@ from torch import Tensor
 from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one
-from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.common import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 

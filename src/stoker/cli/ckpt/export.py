@@ -10,7 +10,7 @@ from torch import Tensor
 from stoker.cli.ckpt.contents import Contents, read_verified
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
-from stoker.cli.exit_codes import OK
+from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 

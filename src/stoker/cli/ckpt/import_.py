@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.cli.ckpt.weights_file import check_output, save_safetensors
-from stoker.cli.exit_codes import OK
+from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 

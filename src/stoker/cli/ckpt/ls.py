@@ -15,7 +15,7 @@ from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import find_all, format_age, size_of
-from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.common import FAILED, OK
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage import format_size, local_path
 

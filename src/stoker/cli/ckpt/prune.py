@@ -7,7 +7,7 @@ from typing import Literal
 from stoker.checkpoint import Best, CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
-from stoker.cli.exit_codes import FAILED, OK
+from stoker.cli.common import FAILED, OK
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.monitor import Monitor

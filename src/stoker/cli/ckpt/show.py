@@ -15,7 +15,7 @@ from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
 from stoker.cli.ckpt.find import find_one, format_age
 from stoker.cli.ckpt.ls import finite
-from stoker.cli.exit_codes import OK
+from stoker.cli.common import OK
 from stoker.storage import format_size, local_path
 
 

@@ -2,9 +2,7 @@
 
 import argparse
 
-from stoker.cli.exit_codes import OK
-from stoker.cli.options import add_config
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import OK, add_config, frozen_imports
 from stoker.config.yaml_text import ConfigError
 
 

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.exit_codes import FAILED, OK
-from stoker.cli.options import add_config
+from stoker.cli.common import FAILED, OK, add_config, frozen_imports
 from stoker.cli.plot import chart
-from stoker.cli.startup import frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import atomic_file, local_path
 

@@ -6,9 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stoker.cli import launching
-from stoker.cli.exit_codes import FAILED, INTERRUPTED, OK
-from stoker.cli.options import add_config
-from stoker.cli.startup import frozen_imports
+from stoker.cli.common import FAILED, INTERRUPTED, OK, add_config, frozen_imports
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.config.signature import parameters
+from stoker.config.check import parameters
 from stoker.dialects.colossalai.registry import HOOKS, Registry
 
 

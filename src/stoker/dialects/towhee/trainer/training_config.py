@@ -10,8 +10,8 @@ from typing import Any, Self, TypeAlias, get_type_hints
 
 import torch
 
+from stoker.config.check import described, fits
 from stoker.config.files import read_yaml
-from stoker.config.signature import described, fits
 from stoker.config.yaml_text import write
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
