@@ -3,7 +3,6 @@
     storage.py         the protocol: read, write, list, delete, publish, lease
     local.py           the local disk, and `atomic_file` for single files outside of checkpoints
     lock.py            the lease of a local folder
-    location.py        from what a user passes to a path or a `Storage`
     crash_points.py    points of the write path at which tests kill the process
 
 To add an object store, implement `Storage` and return it from `open_storage` for its URLs.
