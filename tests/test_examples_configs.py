@@ -87,7 +87,7 @@ def test_a_config_is_explained_without_training(
     before = set(tmp_path.rglob("*"))
     assert stoker("explain", path) == 0
     printed = capsys.readouterr().out
-    assert "steps in all" in printed
+    assert "steps in total" in printed
     assert "conflict" not in printed
     assert set(tmp_path.rglob("*")) == before
 

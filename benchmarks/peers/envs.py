@@ -91,7 +91,9 @@ def python_of(peer: Peer, folder: Path, log: Callable[[str], None]) -> Path:
 def version_of(peer: Peer, python: Path) -> str:
     """Return the version of its package; for Stoker, that of this checkout."""
     if not peer.package:
-        return str(PROJECT["version"])
+        import stoker
+
+        return stoker.__version__
     script = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
     found = subprocess.run(
         [python, "-c", script, peer.package], capture_output=True, text=True, check=False

@@ -37,7 +37,7 @@ def test_a_file_is_no_folder_of_runs(tmp_path, capsys):
 def test_listening_to_other_machines_needs_a_token(tmp_path, capsys):
     code, err = said(capsys, tmp_path, "--host", "0.0.0.0")
     assert code == 2
-    assert "give --token" in err
+    assert "pass --token" in err
 
 
 def test_a_port_that_is_taken_is_said(tmp_path, capsys):
@@ -56,7 +56,7 @@ def test_without_a_port_the_next_free_one_is_taken():
 
 
 def test_a_port_that_cannot_be_is_refused(tmp_path, capsys):
-    assert "0 to 65535, got 70000" in said(capsys, tmp_path, "--port", "70000")[1]
+    assert "between 0 and 65535, got 70000" in said(capsys, tmp_path, "--port", "70000")[1]
 
 
 def test_what_has_to_be_installed_is_said(tmp_path, capsys, monkeypatch):

@@ -550,7 +550,7 @@ def test_a_configurable_class_is_made_from_a_config_or_by_hand(tmp_path):
         ((8, None, 24), (8, 3, 24)),
         ((8, 3, 24), (8, 3, 24)),
         ((None, None, None), "train_micro_batch_size or train.global_batch_size"),
-        ((8, None, 20), "train.global_batch_size 20 does not divide"),
+        ((8, None, 20), "train.global_batch_size 20 is not divisible"),
         ((8, 2, 24), "but train.global_batch_size is 24"),
     ],
 )

@@ -7,16 +7,19 @@ from contextlib import chdir
 import pytest
 
 from stoker.cli import main
-from support.launch.training import CONFIG, LOCAL, result, wrap_model
+from support.launch.training import CONFIG, LOCAL, result, plan_faults
 
 
 @pytest.fixture(scope="session")
-def preserve_rng(tmp_path_factory) -> dict:
+def uninterrupted(tmp_path_factory) -> dict:
     """What two local processes come to that nothing happens to."""
-    folder = tmp_path_factory.mktemp("preserve_rng")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     with chdir(folder):
         assert main(["train", str(CONFIG), *LOCAL]) == 0
     return result(folder / "runs" / "frail")
+
+
+NOTICE = "hooks 'Dies' act at every step"
 
 
 @pytest.fixture
@@ -25,10 +28,11 @@ def train(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
     def train(*argv, faults=()) -> tuple[int, str]:
-        wrap_model(tmp_path, *faults)
+        plan_faults(tmp_path, *faults)
         capfd.readouterr()
         code = main(["train", str(CONFIG), *map(str, argv)])
-        return code, capfd.readouterr().err
+        lines = capfd.readouterr().err.splitlines(keepends=True)
+        return code, "".join(line for line in lines if not line.startswith(NOTICE))
 
     return train
 

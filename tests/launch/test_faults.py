@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, wrap_model
+from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, plan_faults
 from support.processes import HANG, alive, wait_for_work
 
 pytestmark = pytest.mark.process
@@ -18,7 +18,7 @@ SAVES_AT_THE_END = (*LOCAL, "run.checkpoint.every=null")
 
 
 def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_bits(
-    train, preserve_rng, tmp_path
+    train, uninterrupted, tmp_path
 ):
     code, err = train(*LOCAL, "--max-restarts", len(FAULTS), faults=FAULTS)
     assert code == 0, err
@@ -27,7 +27,7 @@ def test_a_rank_killed_in_forward_all_reduce_and_save_is_restarted_to_the_same_b
         f"restarting ({number} of {len(FAULTS)})"
         for number, fault in enumerate(FAULTS, 1)
     ]
-    assert result(tmp_path / "runs" / "frail") == preserve_rng
+    assert result(tmp_path / "runs" / "frail") == uninterrupted
     assert alive(tmp_path) == []
 
 
@@ -71,7 +71,7 @@ def test_a_rank_that_is_stuck_in_its_data_is_found_and_shown(train, tmp_path):
 
 
 def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_the_same_bits(
-    train, preserve_rng, tmp_path
+    train, uninterrupted, tmp_path
 ):
     assert signalled(tmp_path, 2, signal.SIGINT) == 130
     assert newest_checkpoint(tmp_path) == "step-00000002"
@@ -79,7 +79,7 @@ def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_th
     assert newest_checkpoint(tmp_path) == "step-00000005"
     code, err = train(*SAVES_AT_THE_END)
     assert code == 0, err
-    assert result(tmp_path / "runs" / "frail") == preserve_rng
+    assert result(tmp_path / "runs" / "frail") == uninterrupted
 
 
 def newest_checkpoint(folder: Path) -> str:
@@ -88,7 +88,7 @@ def newest_checkpoint(folder: Path) -> str:
 
 def signalled(folder: Path, step: int, number: int) -> int:
     """The exit code of a launcher in a process of its own, to which a signal comes after a step."""
-    wrap_model(folder, {"where": "signal", "step": step})
+    plan_faults(folder, {"where": "signal", "step": step})
     started = subprocess.Popen(
         [sys.executable, "-m", "stoker", "train", str(CONFIG), *SAVES_AT_THE_END],
         cwd=folder,

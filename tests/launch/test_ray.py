@@ -16,7 +16,7 @@ RAY = ("--on", "ray", "--workers", "2")
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray")
 def test_workers_that_are_killed_are_started_again_to_the_same_bits_and_ray_has_the_results(
-    train, preserve_rng, tmp_path
+    train, uninterrupted, tmp_path
 ):
     """The first command uses its restarts up, the second one goes on from where it came."""
     code, err = train(*RAY, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
@@ -28,7 +28,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits_and_ray_has_
     code, err = train(*RAY, "--max-restarts", 2, faults=[IN_ALL_REDUCE, IN_A_SAVE])
     assert code == 0, err
     assert list((tmp_path / "faults").iterdir()) == []
-    assert result(tmp_path / "runs" / "frail") == preserve_rng
+    assert result(tmp_path / "runs" / "frail") == uninterrupted
     wait_until_all_have_ended(tmp_path)
     storage = tmp_path / "runs" / "ray"
     assert list(storage.rglob("checkpoint_*/MANIFEST.json")) != []

@@ -19,7 +19,7 @@ SPARK = ("--on", "spark", "--workers", "2")
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, preserve_rng, tmp_path):
+def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, uninterrupted, tmp_path):
     """The first command uses its restarts up, the second one goes on from where it came."""
     code, err = train(*SPARK, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
     assert code == 1
@@ -34,7 +34,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, prese
         "rank 1 died; restarting (1 of 2)",
         "rank 0 died; restarting (2 of 2)",
     ]
-    assert result(tmp_path / "runs" / "frail") == preserve_rng
+    assert result(tmp_path / "runs" / "frail") == uninterrupted
     wait_until_all_have_ended(tmp_path)
 
 

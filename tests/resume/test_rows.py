@@ -380,14 +380,14 @@ def test_the_losses_after_a_kill_are_those_of_the_undisturbed_run(tmp_path, prec
             os.kill(os.getpid(), signal.SIGKILL)
 
     whole, rest = [], []
-    preserve_rng = lively(tmp_path / "whole", losses_into(whole), precision=precision, epochs=4)
+    uninterrupted = lively(tmp_path / "whole", losses_into(whole), precision=precision, epochs=4)
     bomb = Callback(name="bomb", before_update=killed_in_step_9)
     doomed = partial(lively, tmp_path / "run", bomb, precision=precision, epochs=4)
     assert in_child(doomed) == KILLED
     made = lively(tmp_path / "run", losses_into(rest), precision=precision, epochs=4)
     assert len(rest) <= len(whole) - 3  # from step 6, or from 3 if the save of 6 was under way
     assert rest == whole[-len(rest) :]
-    assert same(made.engine.state_dict(), preserve_rng.engine.state_dict())
+    assert same(made.engine.state_dict(), uninterrupted.engine.state_dict())
 
 
 @pytest.mark.slow

@@ -78,12 +78,12 @@ def test_moments_that_do_not_exist_are_refused(config, capsys):
     assert main(["prove", str(config), "--at", "sav"]) == 2
     assert "did you mean 'save'" in capsys.readouterr().err
     assert main(["prove", str(config), "--kills", "0"]) == 2
-    assert "--kills is a whole number from 1, got 0" in capsys.readouterr().err
+    assert "--kills must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_the_folder_is_kept_where_asked(config, capsys):
     assert main(["prove", str(config), "--kills", "1", "--keep"]) == 0
-    folder = Path(capsys.readouterr().out.split("stay in ")[1].splitlines()[0])
+    folder = Path(capsys.readouterr().out.split("are kept in ")[1].splitlines()[0])
     assert (folder / "reference" / "run" / "small" / "metrics.jsonl").is_file()
     assert "resuming from" in (folder / "killed" / "run" / "small" / "log.txt").read_text()
     assert "epoch 3/3" in (folder / "killed" / "attempt-001.log").read_text()

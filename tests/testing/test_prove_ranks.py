@@ -156,4 +156,4 @@ def test_a_job_of_no_process_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("small.py").write_text(CONFIG)
     assert main(["prove", "small.py", "--nproc", "0"]) == 2
-    assert "--nproc is a whole number from 1, got 0" in capsys.readouterr().err
+    assert "--nproc must be at least 1, got 0" in capsys.readouterr().err

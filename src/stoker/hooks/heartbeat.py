@@ -26,6 +26,7 @@ class Heartbeat(Hook):
     """
 
     priority = Priority.MEASURE
+    same_on_all_ranks = True
 
     def __init__(self, after: float = 1800.0) -> None:
         if after <= 0:

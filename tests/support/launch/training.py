@@ -30,7 +30,7 @@ def result(folder: Path) -> dict:
     }
 
 
-def wrap_model(folder: Path, *faults: dict) -> None:
+def plan_faults(folder: Path, *faults: dict) -> None:
     """Let these happen, one in each attempt at the training."""
     rmtree(folder / "faults", ignore_errors=True)
     (folder / "faults").mkdir()

@@ -33,7 +33,7 @@ def accumulates(through_trainer):
     engine, train, _, _ = parts({"gradient_accumulation": 4})
     exchanges = []
     if dist.world_size() > 1:
-        ddp = engine.core.parallel_model._gradients[0]._ddp
+        ddp = engine.core.parallel_model._syncs[0]._ddp
 
         def count(_, bucket):
             exchanges.append(bucket.is_last())
