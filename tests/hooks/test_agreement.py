@@ -1,11 +1,11 @@
 """Which hooks make ranks synchronize after every step, and that users are told."""
 
 import pytest
-from support.toys import engine
 
 from stoker import Hook, hooks
 from stoker.hooks.base.agreement import Agreement
 from stoker.run import Run
+from support.toys import engine
 
 
 class Logs(Hook):

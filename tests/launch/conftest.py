@@ -7,7 +7,7 @@ from contextlib import chdir
 import pytest
 
 from stoker.cli import main
-from support.launch.training import CONFIG, LOCAL, result, plan_faults
+from support.launch.training import CONFIG, LOCAL, plan_faults, result
 
 
 @pytest.fixture(scope="session")

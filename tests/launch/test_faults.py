@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, result, plan_faults
+from support.launch.training import CONFIG, FAULTS, LOCAL, RAISES, plan_faults, result
 from support.processes import HANG, alive, wait_for_work
 
 pytestmark = pytest.mark.process
