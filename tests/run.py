@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         print(*lines, sep="\n", file=sys.stderr)
         return 1
     expression = " and ".join(f"not {need.tier}" for need in missing)
-    command = [sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadgroup"]
+    command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadgroup"]
     command += ["--no-loadscope-reorder", *(["-m", expression] if missing else [])]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     rest = [argument for argument in arguments if argument != "--all"]

@@ -20,6 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from stoker.events import log_image, log_text
 from support.board_runs import make_checkpoint, make_run, rows, served
 
+expect.set_options(timeout=180_000)  # a hang limit: nothing here depends on time
+
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[2]
@@ -113,20 +115,20 @@ def test_points_arrive_while_a_run_trains_until_it_is_preempted(browser, tmp_pat
         at_the_end.callback(process.wait)
         at_the_end.callback(process.kill)
         run = page.locator('li[data-run="digits"]')
-        expect(run.locator(".state")).to_have_text("running", timeout=180_000)
+        expect(run.locator(".state")).to_have_text("running")
         drawn = chart(page, "train/loss")
-        expect(drawn).to_have_attribute("data-points", re.compile(r"\d+"), timeout=30_000)
+        expect(drawn).to_have_attribute("data-points", re.compile(r"\d+"))
         first = int(drawn.get_attribute("data-points") or 0)
         page.wait_for_function(
             "n => Number(document.querySelector('figure[data-name=\"train/loss\"]')"
             ".dataset.points) > n + 10",
             arg=first,
         )
-        expect(run.locator(".seen")).to_contain_text("left", timeout=60_000)
+        expect(run.locator(".seen")).to_contain_text("left")
         shoot(page, "training")
         process.terminate()
         assert process.wait() == 143
-        expect(run.locator(".state")).to_have_text("preempted", timeout=10_000)
+        expect(run.locator(".state")).to_have_text("preempted")
         expect(run.locator(".steps")).to_have_text(re.compile(r"\d+/45000"))
         watched.close()
 
@@ -341,7 +343,7 @@ def test_a_page_that_loses_the_board_says_so_and_comes_back(browser, tmp_path):
     expect(watched.page.locator(".line-state")).to_have_text("no connection")
     moved.rename(tmp_path / "three")
     with served(tmp_path, port=board.port):
-        expect(watched.page.locator(".line-state")).to_have_text("live", timeout=15_000)
+        expect(watched.page.locator(".line-state")).to_have_text("live")
         expect(watched.page.locator('li[data-run="three"]')).to_be_visible()
         expect(runs).to_have_count(2)
         watched.context.close()

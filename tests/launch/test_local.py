@@ -179,7 +179,8 @@ def test_an_exit_code_is_passed_on(tmp_path, capfd):
     failure = failure_of(tmp_path, jobs.one_leaves, 7)
     assert str(failure) == "rank 1 exited with code 7; the other ranks were stopped"
     assert failure.code == 7
-    assert capfd.readouterr().err == ""
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if "ProcessGroupGloo" not in line] == []  # torch's own
 
 
 def test_bad_input_is_said_once_without_a_traceback_and_never_tried_again(tmp_path, capfd):
