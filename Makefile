@@ -72,7 +72,7 @@ bench-board: .venv/installed-dev
 	.venv/bin/python benchmarks/board.py $(ARGS)
 
 board:
-	cd board && npm ci && npm run build
+	cd board && npm install --no-audit --no-fund && npm run build
 
 soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)
