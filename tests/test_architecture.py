@@ -205,7 +205,7 @@ def test_nothing_hides_an_import_from_the_reader():
     assert grep(r"TYPE_CHECKING") == set()
 
 
-def test_a_layout_is_asked_and_never_inspected():
+def test_a_layout_is_queried_and_never_inspected():
     assert grep(r"isinstance\([^)]*Layout") == set()
 
 

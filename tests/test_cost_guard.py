@@ -161,7 +161,7 @@ def test_a_step_makes_no_more_calls_and_operations_than_it_used_to(what, given):
         ("prediction", looked_at("predict"), predicted_by_hand),
     ],
 )
-def test_a_look_at_a_batch_makes_no_more_than_it_used_to(what, loop, by_hand):
+def test_a_validation_batch_costs_no_more_calls_than_before(what, loop, by_hand):
     calls, operations = over_plain(loop, by_hand)
     assert calls <= ALLOWED[what][0]
     assert operations <= ALLOWED[what][1]

@@ -58,7 +58,7 @@ def test_a_task_of_slurm_has_the_place_of_its_step():
     }
 
 
-def test_where_the_tasks_of_slurm_meet_may_be_said():
+def test_where_the_tasks_of_slurm_meet_may_be_given():
     place = rendezvous_in(slurm(MASTER_ADDR="head", MASTER_PORT="1234"))
     assert place is not None
     assert (place["MASTER_ADDR"], place["MASTER_PORT"]) == ("head", "1234")

@@ -94,7 +94,7 @@ def test_a_config_is_explained_without_training(
 
 @each_config
 @pytest.mark.usefixtures("pretrained", "short_text")
-def test_the_config_that_a_run_saves_is_equal_to_the_one_it_came_from(
+def test_the_config_that_a_run_saves_is_equal_to_its_origin(
     path: Path, stoker: Stoker, tmp_path: Path
 ) -> None:
     assert stoker("train", path, "run.max_steps=1", "run.name=saved") == 0

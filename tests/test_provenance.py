@@ -60,7 +60,7 @@ def test_staged_and_new_files_make_a_repository_dirty(repository):
     assert "+x = 1" in git_state()["diff"]
 
 
-def test_the_diff_is_whole_from_a_folder_below(repository, monkeypatch):
+def test_the_diff_is_complete_from_a_folder_below(repository, monkeypatch):
     (repository / "parts.py").write_text("changed = 1\n")
     (repository / "sub").mkdir()
     monkeypatch.chdir(repository / "sub")

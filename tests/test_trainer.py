@@ -425,7 +425,7 @@ def test_a_run_with_nothing_left_to_do_returns_cleanly():
 
 
 @pytest.mark.slow
-def test_a_second_fit_with_more_epochs_goes_on():
+def test_a_second_fit_with_more_epochs_continues():
     mine, theirs = net(), net()
     run = trainer(model=mine)
     run.fit(batches(), epochs=1)
@@ -946,7 +946,9 @@ def test_nan_in_the_first_loss_is_refused_before_the_first_update_and_nothing_is
     assert not (tmp_path / "run").exists()
 
 
-def test_a_target_of_the_wrong_dtype_is_refused_in_words_and_nothing_is_written(tmp_path):
+def test_a_target_of_the_wrong_dtype_is_rejected_with_a_clear_error_and_nothing_is_written(
+    tmp_path,
+):
     x, y = samples(8)
     run = Trainer(engine(), run_dir=tmp_path / "run")
     for wrong in (y.float(), y.int()):
@@ -977,7 +979,7 @@ def test_a_loss_that_cannot_be_trained_on_is_refused():
         many.fit(batches(), epochs=1)
 
 
-def test_a_second_schedule_beside_a_whole_step_is_refused():
+def test_a_second_schedule_beside_a_complete_step_is_refused():
     class Mine(Step):
         def train(self, run):
             return None
@@ -1035,7 +1037,7 @@ def test_a_partial_epoch_has_its_own_number_everywhere(capsys):
     assert capsys.readouterr().err.startswith("epoch 1/3  step 2")
 
 
-def test_a_method_that_looks_like_a_point_and_is_none_is_told(caplog):
+def test_a_method_that_looks_like_a_point_and_is_none_is_reported(caplog):
     class Misspelt(Hook):
         def after_steps(self, run):
             raise AssertionError
@@ -1113,7 +1115,7 @@ def test_looking_afterwards_does_not_forget_why_a_run_stopped():
 
 
 @pytest.mark.slow
-def test_wishes_made_after_an_epoch_are_served_there_and_end_there():
+def test_requests_made_after_an_epoch_are_served_there_and_end_there():
     served = []
     ask = Callback(
         after_train_epoch=lambda run: run.request("evaluate"),
@@ -1169,7 +1171,7 @@ def test_a_model_call_that_fails_says_what_it_got():
     assert "pass a criterion to Engine" in caught.value.__notes__[1]
 
 
-def test_parameters_in_no_optimizer_are_told(caplog):
+def test_parameters_in_no_optimizer_are_reported(caplog):
     model = net()
     Trainer(Engine(model, sgd(model[2]), nn.CrossEntropyLoss()), []).fit(batches(4), epochs=1)
     assert (

@@ -112,6 +112,15 @@ def test_the_words_are_those_of_the_field(path):
     assert violations(path) == []
 
 
+def test_the_names_of_tests_are_in_the_words_of_the_field():
+    tests = (ROOT / "tests").rglob("test_*.py")
+    names = "\n".join(
+        name for file in tests for name in re.findall(r"def (test_\w+)", file.read_text())
+    )
+    found = [match.group() for word in WORDS for match in patterns()[word].finditer(names)]
+    assert found == []
+
+
 if __name__ == "__main__":
     given = [Path(name).resolve() for name in sys.argv[1:]] or [ROOT / place for place in PLACES]
     for problem in (problem for file in files(given) for problem in violations(file)):

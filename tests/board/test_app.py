@@ -86,7 +86,7 @@ def test_nothing_in_the_runs_folder_is_changed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_stream_tells_of_new_rows_and_of_runs_that_come_and_go(tmp_path):
+def test_the_stream_reports_new_rows_and_runs_that_come_and_go(tmp_path):
     folder = make_run(tmp_path, "one", log="")
     with served(tmp_path) as board:
         events = board.events()
@@ -128,7 +128,7 @@ def test_the_board_only_reads(board, method):
     assert board.ask("/api/runs", method)[0] == 405
 
 
-def test_a_token_is_asked_for_and_then_kept_in_a_cookie(tmp_path):
+def test_a_token_is_requested_and_then_kept_in_a_cookie(tmp_path):
     with served(tmp_path, token="secret") as board:
         assert board.ask("/api/runs")[0] == 403
         assert board.ask("/?token=wrong")[0] == 403
@@ -229,7 +229,7 @@ def test_a_pipe_in_a_run_folder_stops_nothing(tmp_path):
         assert board.get("run", run="one")["rows"] == 0
 
 
-def test_wrong_requests_are_told_what_is_right(board):
+def test_wrong_requests_get_the_right_form(board):
     status, _, body = board.ask("/api/series?run=one&x=sideways")
     assert status == 400
     assert b"step, samples, epoch, time" in body

@@ -40,7 +40,7 @@ def test_listening_to_other_machines_needs_a_token(tmp_path, capsys):
     assert "pass --token" in err
 
 
-def test_a_port_that_is_taken_is_said(tmp_path, capsys):
+def test_a_port_that_is_taken_is_reported(tmp_path, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -59,7 +59,7 @@ def test_a_port_that_cannot_be_is_refused(tmp_path, capsys):
     assert "between 0 and 65535, got 70000" in said(capsys, tmp_path, "--port", "70000")[1]
 
 
-def test_what_has_to_be_installed_is_said(tmp_path, capsys, monkeypatch):
+def test_what_has_to_be_installed_is_reported(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("stoker.cli.board.find_spec", lambda name: None)
     code, err = said(capsys, tmp_path)
     assert code == 1

@@ -33,7 +33,7 @@ def status(root, name="one"):
         ("the run failed at step 7\nTraceback:\nValueError: no", "failed", "ValueError: no"),
     ],
 )
-def test_the_last_words_of_a_log_tell_how_a_run_ended(tmp_path, last, state, why):
+def test_the_last_words_of_a_log_show_how_a_run_ended(tmp_path, last, state, why):
     make_run(tmp_path, "one", log=f"{STAMP}a line\n{STAMP}{last}\n")
     found = status(tmp_path)
     assert found.state == state
@@ -64,7 +64,7 @@ Lock(Path({str(folder / 'checkpoints')!r})).acquire(); os.kill(os.getpid(), 9)"
     assert "died without logging an end" in found.why
 
 
-def test_a_run_on_another_machine_is_judged_by_the_age_of_its_files(tmp_path):
+def test_a_run_on_another_machine_is_rated_by_the_age_of_its_files(tmp_path):
     folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
     (folder / "checkpoints").mkdir()
     owner = {"pid": 1, "host": f"not-{socket.gethostname()}", "started": None}
@@ -95,7 +95,7 @@ def test_a_run_never_waits_for_those_who_look_at_it(tmp_path):
     thread.join()
 
 
-def test_progress_and_the_time_left_are_told(tmp_path):
+def test_progress_and_the_time_left_are_reported(tmp_path):
     log = f"{STAMP}epoch 2/8  step 20  train/loss 0.05  1.0 s\n"
     make_run(tmp_path, "one", config="run: {epochs: 8}", log=log)
     found = status(tmp_path)

@@ -282,7 +282,7 @@ def test_equal_checkpoints_have_no_difference(stoker, run, tmp_path):
     assert "model." not in tensors
 
 
-def test_diff_tells_counters_values_and_tensors(stoker, run):
+def test_diff_reports_counters_values_and_tensors(stoker, run):
     code, out, _ = stoker("diff", ckpt(run, 10), ckpt(run, 15), "--top", 2)
     assert code == 1
     assert "step   10 → 15" in out

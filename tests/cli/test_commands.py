@@ -293,7 +293,7 @@ def test_the_calendar_is_what_happens(stoker, folder, overrides, steps, validati
     assert re.search(rf"validations +{validations or 'none'}\n", out)
 
 
-def test_explain_tells_of_a_reader_before_its_maker(stoker, folder):
+def test_explain_reports_a_reader_before_its_maker(stoker, folder):
     (folder / "early.py").write_text(
         "from stoker import Hook\n\n\nclass Early(Hook):\n    priority = 5\n"
         "    consumes = ('val/loss',)\n"
@@ -334,7 +334,7 @@ def test_config_says_why(stoker):
     assert "did you mean 'epochs'" in err
 
 
-def test_config_checks_when_asked(stoker, folder):
+def test_config_checks_when_requested(stoker, folder):
     (folder / "bad.yaml").write_text("model: {_target_: parts.Net, widht: 3}\nrun: {epochs: x}\n")
     code, out, err = stoker("config", "bad.yaml", "--check")
     assert (code, out) == (2, "")
@@ -507,14 +507,14 @@ def test_every_command_has_a_help(stoker, name):
     assert f"usage: stoker {name}" in out
 
 
-def test_the_version_is_told(stoker):
+def test_the_version_is_reported(stoker):
     code, out, _ = stoker("--version")
     assert code == 0
     assert re.fullmatch(r"stoker \d+\.\d+\.\d+\S*\n", out)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_the_folder_of_its_own_config(stoker, folder):
+def test_a_run_resumes_in_the_folder_of_its_own_config(stoker, folder):
     """Another run of that name, with another config, lies beside it and is newer."""
     assert stoker("train", "cfg.yaml")[0] == 0
     assert stoker("train", "cfg.yaml", "optimizer.lr=0.25")[0] == 0

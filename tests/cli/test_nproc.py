@@ -48,7 +48,7 @@ def test_a_process_of_its_own_trains_and_evaluates_as_this_one_does(stoker, fold
     assert stoker("train", "cfg.yaml", "--eval-only", "--nproc", "1") == here
 
 
-def test_an_error_is_said_once_with_the_rank_and_ends_with_1(stoker):
+def test_an_error_is_reported_once_with_the_rank_and_ends_with_1(stoker):
     model = "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
     code, _, err = stoker("train", "cfg.yaml", model, "--nproc", "1")
     assert code == 1

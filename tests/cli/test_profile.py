@@ -62,7 +62,7 @@ def test_it_prints_where_a_step_goes_and_leaves_nothing(stoker, folder, temporar
 
 
 @pytest.mark.slow
-def test_numbers_and_trace_go_where_they_are_asked_to(stoker, folder):
+def test_numbers_and_trace_go_to_the_paths_given(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker(
         *("profile", "cfg.yaml", "model.width=16", *SHORT),
@@ -113,7 +113,7 @@ def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, mo
 
 
 @pytest.mark.slow
-def test_two_processes_are_told_of_by_the_first(stoker, folder):
+def test_two_processes_are_reported_by_the_first(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker("profile", "cfg.yaml", *SHORT, "--nproc", "2")
     assert code == 0, err

@@ -12,7 +12,7 @@ def faults(config):
     return caught.value.faults
 
 
-def test_all_faults_are_told_at_once_with_their_lines_and_nothing_is_built(folder):
+def test_all_faults_are_reported_at_once_with_their_lines_and_nothing_is_built(folder):
     (folder / "bad.yaml").write_text(
         "model:\n"  # 1
         "  _target_: parts.Net\n"
@@ -197,7 +197,7 @@ def test_a_part_that_is_no_node_is_refused_before_anything_is_built(folder, key)
     assert parts.MADE == []
 
 
-def test_a_module_that_fails_to_import_is_told_with_the_place(folder):
+def test_a_module_that_fails_to_import_is_reported_with_the_place(folder):
     (folder / "broken_module.py").write_text("import not_installed_anywhere\n")
     (folder / "broken.yaml").write_text("model: {_target_: broken_module.Net}\n")
     (found,) = faults(load(folder / "broken.yaml"))
@@ -205,7 +205,7 @@ def test_a_module_that_fails_to_import_is_told_with_the_place(folder):
     assert "not_installed_anywhere" in found
 
 
-def test_a_module_that_raises_while_it_is_imported_is_told_with_the_place(folder):
+def test_a_module_that_raises_while_it_is_imported_is_reported_with_the_place(folder):
     (folder / "raising_module.py").write_text("1 / 0\n")
     (folder / "broken.yaml").write_text("model: {_target_: raising_module.Net}\n")
     (found,) = faults(load(folder / "broken.yaml"))

@@ -258,7 +258,7 @@ def test_a_new_argument_of_a_call_that_takes_any_is_taken(folder):
     assert config.tree["model"]["whatever"] == [1, {"a": "b"}]
 
 
-def test_a_node_is_set_whole_by_its_target(config):
+def test_a_node_is_set_completely_by_its_target(config):
     config = config("model={_target_: torch.nn.Linear, in_features: 4, out_features: 3}")
     assert config.check()["model"] == Lazy(
         "torch.nn.Linear", kwargs={"in_features": 4, "out_features": 3}

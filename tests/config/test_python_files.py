@@ -137,7 +137,7 @@ def test_relative_imports_reach_beside_and_above(tmp_path):
     assert tree["data"] == [1, 2]
 
 
-def test_a_changed_base_file_is_read_anew(tmp_path):
+def test_a_changed_base_file_is_read_again(tmp_path):
     base = write(tmp_path, "base.py", "width = 1\n")
     path = write(tmp_path, "top_one.py", "from .base import width\n")
     assert load(path).tree["width"] == 1

@@ -79,7 +79,7 @@ def test_an_unknown_type_names_the_registry_and_near_matches(folder):
 
 
 @pytest.mark.row("Z03")
-def test_an_unknown_name_is_a_key_error_with_plain_words(shelf):
+def test_an_unknown_name_is_a_key_error_with_a_clear_message(shelf):
     with pytest.raises(KeyError) as caught:
         shelf.get("Adamm")
     assert isinstance(caught.value, RegistryError)

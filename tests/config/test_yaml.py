@@ -63,7 +63,7 @@ def test_an_object_is_passed_as_it_is(read):
         ("[1, 2]: 3\n", "a key must be a scalar"),
     ],
 )
-def test_a_wrong_form_is_refused_in_words(read, text, words):
+def test_a_wrong_form_is_rejected_with_a_clear_error(read, text, words):
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert words in str(caught.value)
@@ -92,7 +92,7 @@ def test_a_mapping_within_itself_is_refused(read):
         read("model: &m\n  again: *m\n").check()
 
 
-def test_keys_that_are_no_words_are_refused_in_words(read):
+def test_keys_that_are_no_words_are_rejected_with_a_clear_error(read):
     with pytest.raises(ConfigError, match="'1' is not a config key"):
         read("1: 2\n").check()
 
@@ -254,7 +254,7 @@ def test_an_escaped_reference_is_text_and_stays_so_when_saved(read, folder):
         ("a: 'x ${b'\n", ["'a' cannot be resolved"]),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_refused_in_words(read, text, words):
+def test_a_reference_that_leads_nowhere_is_rejected_with_a_clear_error(read, text, words):
     config = read(text)
     with pytest.raises(ConfigError) as caught:
         config.resolved()

@@ -72,7 +72,7 @@ def test_an_old_name_leads_to_the_checkpoint_and_spares_what_is_none(tmp_path):
     assert not (tmp_path / "kept").is_symlink()
 
 
-def test_every_hook_of_a_script_is_told_with_what_it_became():
+def test_every_hook_of_a_script_is_reported_with_its_translation():
     one, other = Adapter(Own(), "Own"), Adapter(None, "Own.end")
     one.place("begin", "before_step", lambda run: None)
     other.place("end", "after_step", lambda run: None)

@@ -309,7 +309,7 @@ def test_outputs_by_name_with_labels_by_place_are_refused():
         made.execute_schedule(iter([(samples()[0], [samples()[1]])]))
 
 
-def test_a_schedule_of_ones_own_is_not_passed_over_in_silence():
+def test_a_custom_schedule_is_not_passed_over_in_silence():
     class Own(NonPipelineSchedule):
         def forward_backward_step(self, engine, data_iter, *_):
             return next(data_iter), None, None
@@ -320,7 +320,7 @@ def test_a_schedule_of_ones_own_is_not_passed_over_in_silence():
         Trainer(made)
 
 
-def test_the_oldest_style_makes_a_whole_iteration_of_a_step():
+def test_the_oldest_style_makes_a_step_a_complete_iteration():
     made, data = engine(gradient_accumulation=2), iter(batches(20))
     before = [p.clone() for p in made.model.parameters()]
     output, *_ = made.step(data, is_last_iteration=True)

@@ -722,7 +722,7 @@ def test_a_graph_trainer_compiles_and_ends_where_the_eager_one_does(tmp_path):
     assert isinstance(DefaultTrainer.build_graph(cfg, compiled.model), Graph)
 
 
-def test_amp_trains_in_half_precision_and_refuses_a_backward_of_ones_own(tmp_path):
+def test_amp_trains_in_half_precision_and_rejects_a_custom_backward(tmp_path):
     quick = {"amp": {"enabled": True}, "train_iter": 2, "evaluation": {"enabled": False}}
     assert trained(config(tmp_path / "a", **quick)).iter == 2
     with pytest.raises(RuntimeError, match="amp.enabled scales losses"):
@@ -778,7 +778,7 @@ def test_an_eager_trainer_stands_alone(tmp_path):
     assert [at for at, _ in losses.seen] == [0, 1, 2, 3, 4]
 
 
-def test_a_writer_of_ones_own_writes_and_two_windows_are_refused(tmp_path):
+def test_a_custom_writer_writes_and_two_windows_are_refused(tmp_path):
     class Mine(EventWriter):
         def __init__(self):
             self.seen, self.closed = [], False
@@ -880,7 +880,7 @@ def test_an_evaluation_that_gives_no_numbers_is_refused(results, message):
     assert "EvalHook" in "".join(error.value.__notes__)
 
 
-def test_a_best_that_no_evaluation_gives_is_said(tmp_path, caplog):
+def test_a_best_that_no_evaluation_gives_is_reported(tmp_path, caplog):
     trainer = Bare([])
     kept = Checkpointer(nn.Linear(1, 1), tmp_path)
     trainer.register_hooks(

@@ -83,7 +83,7 @@ def test_the_local_backend_starts_processes(tmp_path):
 
 
 @pytest.mark.ray
-def test_the_ray_backend_trains_and_goes_on():
+def test_the_ray_backend_trains_and_resumes():
     init_orca_context("local", runtime="ray", cores=2)
     try:
         estimator = tasks.estimator(backend="ray", workers_per_node=2)

@@ -887,7 +887,7 @@ def test_compute_metric_may_be_overridden(capsys):
 
 
 @pytest.mark.slow
-def test_evaluate_may_be_overridden_whole_or_around_the_usual_one(capsys):
+def test_evaluate_may_be_overridden_completely_or_around_the_usual_one(capsys):
     class Whole(Trainer):
         def evaluate(self, model, logs):
             assert not model.training
@@ -1120,7 +1120,7 @@ def test_another_run_is_replaced_only_where_that_is_allowed():
 
 
 @pytest.mark.slow
-def test_a_second_call_trains_nothing_more_and_one_with_more_epochs_goes_on(capsys):
+def test_a_second_call_trains_nothing_more_and_one_with_more_epochs_continues(capsys):
     made = trainer()
     made.train()
     written = Path("out/final_epoch/README.md").stat().st_mtime_ns

@@ -117,7 +117,7 @@ def test_a_killed_training_ends_at_the_same_bits(tmp_path, saving, where, capsys
     assert lines[len(lines) - len(shown) :] == shown
 
 
-def test_what_was_cut_short_begins_anew_with_another_config(tmp_path, caplog):
+def test_what_was_cut_short_starts_from_scratch_with_another_config(tmp_path, caplog):
     saving = {"every_n_iteration": 1}
     killed(tmp_path / "cut", saving, ("on_train_batch_end", 3, signal.SIGKILL))
     again = made(tmp_path / "cut", saving)
@@ -143,7 +143,7 @@ def test_what_was_cut_short_stays_until_another_training_begins(tmp_path, monkey
     assert sorted((tmp_path / "cut").rglob("*")) == before
 
 
-def test_a_training_does_not_replace_one_that_is_going_on(tmp_path):
+def test_a_training_does_not_replace_one_that_is_in_progress(tmp_path):
     class Second(Callback):
         def on_train_batch_end(self, batch, logs):
             if logs["global_step"] == 3:
@@ -159,7 +159,7 @@ def test_a_training_does_not_replace_one_that_is_going_on(tmp_path):
     assert (tmp_path / "final_epoch" / "model.pth").is_file()
 
 
-def test_a_failed_training_goes_on_in_the_same_process(tmp_path):
+def test_a_failed_training_resumes_in_the_same_process(tmp_path):
     class Once(Callback):
         def __init__(self):
             self.failed = False

@@ -56,7 +56,7 @@ def test_a_reader_gets_what_it_has_not_read_under_the_step_it_was_put_at():
     assert [(r.step, r.scalars) for r in storage.unread(cursor)] == [(2, {"often": 4.0})]
 
 
-def test_a_gauge_is_asked_only_when_someone_reads_and_once_per_step():
+def test_a_gauge_is_read_only_when_someone_reads_and_once_per_step():
     asked = []
     storage, cursor = EventStorage(), Cursor()
     storage.gauge("g", lambda: asked.append(1) or 7.0)

@@ -93,7 +93,7 @@ def test_a_step_is_divided_into_its_phases(accumulate):
     assert costs.counts_of("backward").operations > costs.counts_of("update").operations > 0
 
 
-def test_a_wait_for_data_and_a_slow_forward_are_told_apart():
+def test_a_wait_for_data_and_a_slow_forward_are_distinguished():
     took = {"data": [], "forward": []}
 
     def spin(phase):

@@ -143,7 +143,7 @@ def test_metrics_on_training_data_cover_the_epoch_so_far():
     assert seen == [pytest.approx(float(right[:4].mean())), pytest.approx(float(right.mean()))]
 
 
-def test_metrics_read_what_they_are_told_to():
+def test_metrics_read_what_they_are_set_to_read():
     class Largest:
         def reset(self):
             self.value = -math.inf
@@ -213,7 +213,7 @@ def test_the_gradient_norm_is_that_before_clipping(clip):
     assert run.run.events.readings()["grad_norm"] == pytest.approx(seen[0], rel=1e-5)
 
 
-def test_the_state_of_loss_and_metrics_goes_on_to_the_same_bits():
+def test_the_state_of_loss_and_metrics_resumes_to_the_same_bits():
     """Half an epoch, saved and taken up, gives the numbers of a whole one."""
 
     def fresh():
@@ -302,7 +302,7 @@ def test_a_nan_that_is_skipped_spoils_no_mean():
     assert run.run.step == 2
 
 
-def test_an_output_added_by_a_whole_step_weighs_its_samples():
+def test_an_output_added_by_a_complete_step_weighs_its_samples():
     from stoker import Output, Step
 
     class Whole(Step):

@@ -49,7 +49,7 @@ def test_the_bar_has_loss_result_rate_throughput_and_the_time_left(monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_epoch_that_goes_on_is_counted_from_its_beginning(tmp_path, capsys):
+def test_an_epoch_that_continues_is_counted_from_its_beginning(tmp_path, capsys):
     def fit(**until):
         used = [hooks.Checkpoint(1), hooks.Progress(lines=0.0)]
         Trainer(engine(), used, run_dir=tmp_path / "run").fit(batches(), **until)
@@ -136,7 +136,7 @@ def test_a_run_of_some_epochs_ends_with_a_table_of_last_and_best_results(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_has_the_best_of_all_attempts_in_its_table(tmp_path, capsys):
+def test_a_run_that_resumes_has_the_best_of_all_attempts_in_its_table(tmp_path, capsys):
     losses = {1: 4.0, 2: 3.0, 3: 1.0, 4: 2.0, 5: 6.0, 6: 5.0}
 
     def attempt(fails_at=None):

@@ -191,7 +191,7 @@ def test_an_unknown_action_is_refused():
         hooks.NaNGuard("warn")
 
 
-def test_fp16_goes_on_after_a_skipped_update_with_gradients_of_true_size():
+def test_fp16_continues_after_a_skipped_update_with_gradients_of_true_size():
     model = net()
     norms = []
     look = Callback(

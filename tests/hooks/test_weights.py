@@ -22,7 +22,7 @@ def test_the_average_follows_the_weights_by_the_formula():
     torch.testing.assert_close(averages["0.weight"], expected)
 
 
-def test_the_average_is_judged_and_training_goes_on_with_its_own_weights():
+def test_the_average_is_evaluated_and_training_continues_with_its_own_weights():
     mine, theirs = net(), net()
     compute_loss = []
 
@@ -146,7 +146,7 @@ def test_freeze_bn_keeps_running_statistics_across_validation():
 
 
 @pytest.mark.slow
-def test_layers_thaw_when_told():
+def test_layers_thaw_on_request():
     model = Backbone()
     before = weights(model)
     seen = []
@@ -285,7 +285,7 @@ def test_batch_norms_thaw_with_their_layers():
     assert seen == [True, False]
 
 
-def test_after_a_fit_the_weights_in_the_model_are_the_ones_judged():
+def test_after_a_fit_the_weights_in_the_model_are_the_evaluated_ones():
     model = net()
     run = trainer(hooks.Loss(), hooks.EMA(0.9), hooks.KeepBest("val/loss"), model=model)
     run.fit(batches(), batches(8), epochs=3)

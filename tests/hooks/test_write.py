@@ -163,7 +163,7 @@ def test_a_table_gets_a_column_for_a_name_that_comes_later(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_leaves_whole_lines(tmp_path):
+def test_a_run_killed_at_any_moment_leaves_complete_lines(tmp_path):
     """SIGKILL from outside, in the middle of writing a row per step."""
     import subprocess
     import textwrap
@@ -315,7 +315,7 @@ def test_a_loader_without_length_has_a_bar_too(monkeypatch):
     assert "5/?" in terminal.text
 
 
-def test_messages_stay_whole_above_the_bar(monkeypatch):
+def test_messages_stay_complete_above_the_bar(monkeypatch):
     speak = Callback(after_step=lambda run: get_logger().info(f"message at {run.step}"))
     with on_a_terminal(monkeypatch) as terminal:
         trainer(hooks.Progress(refresh=0.0), speak).fit(batches(), epochs=1)

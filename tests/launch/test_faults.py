@@ -70,7 +70,7 @@ def test_a_rank_that_is_stuck_in_its_data_is_found_and_shown(train, tmp_path):
     assert alive(tmp_path) == []
 
 
-def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_goes_on_to_the_same_bits(
+def test_ctrl_c_and_sigterm_save_on_all_ranks_and_the_same_command_resumes_to_the_same_bits(
     train, uninterrupted, tmp_path
 ):
     assert signalled(tmp_path, 2, signal.SIGINT) == 130

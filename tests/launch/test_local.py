@@ -106,7 +106,7 @@ def test_a_function_within_a_function_is_sent_by_cloudpickle():
     assert launch.run(lambda: text) == "sent"
 
 
-def test_what_cannot_be_sent_is_refused_in_words(monkeypatch):
+def test_what_cannot_be_sent_is_rejected_with_a_clear_error(monkeypatch):
     def inner():
         pass
 
@@ -117,12 +117,12 @@ def test_what_cannot_be_sent_is_refused_in_words(monkeypatch):
         launch.run(inner)
 
 
-def test_a_generator_among_the_arguments_is_refused_in_words():
+def test_a_generator_among_the_arguments_is_rejected_with_a_clear_error():
     with pytest.raises(ValueError, match="pass plain values"):
         launch.run(print, (x for x in "ab"))
 
 
-def test_what_cannot_be_sent_back_is_an_error_in_words(capfd):
+def test_what_cannot_be_sent_back_is_an_error_with_a_clear_message(capfd):
     with pytest.raises(RankFailed, match="rank 0 failed with TypeError"):
         launch.run(lambda: (x for x in "ab"))
     assert "the function returned a generator, which cannot be pickled" in capfd.readouterr().err
@@ -183,7 +183,7 @@ def test_an_exit_code_is_passed_on(tmp_path, capfd):
     assert [line for line in lines if "ProcessGroupGloo" not in line] == []  # torch's own
 
 
-def test_bad_input_is_said_once_without_a_traceback_and_never_tried_again(tmp_path, capfd):
+def test_bad_input_is_reported_once_without_a_traceback_and_never_tried_again(tmp_path, capfd):
     assert failure_of(tmp_path, jobs.all_refuse, max_restarts=3).code == 2
     assert capfd.readouterr().err == "the config has no 'model'\n"
     assert (tmp_path / "attempts-0").read_text() == "1"

@@ -40,7 +40,7 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, unint
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_bad_input_is_said_once_and_not_tried_again(tmp_path, capfd):
+def test_bad_input_is_reported_once_and_not_tried_again(tmp_path, capfd):
     with pytest.raises(RankFailed) as caught:
         launch.run(jobs.all_refuse, str(tmp_path), on="spark", workers=1, max_restarts=1)
     assert str(caught.value) == "rank 0 failed with Refused"
@@ -76,7 +76,7 @@ def lost() -> Exception:
         ({}, "rank 0 died"),
     ],
 )
-def test_the_first_failure_is_told_from_those_that_follow(sent, message, monkeypatch):
+def test_the_first_failure_is_distinguished_from_those_that_follow(sent, message, monkeypatch):
     with _ResultServer() as results:
         for rank, failure in sent.items():
             monkeypatch.setenv("RANK", str(rank))

@@ -31,7 +31,7 @@ def test_a_mean_of_nothing_is_nan():
 
 @pytest.mark.slow
 @given(st.integers(0, 700), st.integers(0, 700), st.booleans())
-def test_a_mean_taken_up_in_the_middle_goes_on_to_the_same_bits(before, after, as_tensors):
+def test_a_mean_resumed_in_the_middle_continues_to_the_same_bits(before, after, as_tensors):
     drawn = torch.rand(before + after, generator=torch.Generator().manual_seed(before))
     values = list(drawn) if as_tensors else drawn.tolist()
     whole, first, second = Mean(), Mean(), Mean()
@@ -128,7 +128,7 @@ def test_without_the_library_the_own_metrics_are_left(monkeypatch):
         metrics.get("MulticlassF1Score")
 
 
-def test_shapes_that_leave_the_classes_open_are_refused_unless_told():
+def test_shapes_that_leave_the_classes_open_are_refused_unless_they_are_given():
     outputs, targets = torch.eye(3).expand(2, 3, 3), torch.arange(3).expand(2, 3)
     with pytest.raises(
         ValueError, match=r"use Accuracy\(class_dim=1\) or Accuracy\(class_dim=-1\)"

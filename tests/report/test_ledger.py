@@ -135,7 +135,7 @@ def test_steps_after_the_last_checkpoint_of_a_killed_attempt_were_work_done_agai
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("noted")
-def test_a_run_that_leaves_when_asked_does_nothing_again(tmp_path):
+def test_a_run_that_exits_on_request_does_nothing_again(tmp_path):
     run = tmp_path / "run"
     assert attempt(run, ("after_step", 6), signal.SIGTERM, every="4st") is None
     assert attempt(run, every="4st") is not None

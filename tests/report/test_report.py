@@ -98,7 +98,7 @@ def test_several_runs_share_charts_and_their_configs_are_compared(copy, tmp_path
     assert len(set(re.findall(r'stroke="(#\w+)"', loss))) == 2
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(copy, tmp_path):
+def test_runs_of_one_name_are_distinguished_by_their_paths(copy, tmp_path):
     other = shutil.copytree(copy, tmp_path / "more" / "run")
     assert f"{copy} finished" in page_of(copy, other).text
 

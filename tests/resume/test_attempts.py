@@ -52,7 +52,7 @@ def written(path):
 
 
 @pytest.mark.slow
-def test_a_run_that_came_from_a_path_goes_on_from_its_own_checkpoints(tmp_path):
+def test_a_run_with_a_path_as_origin_resumes_from_its_own_checkpoints(tmp_path):
     train(tmp_path / "first", until=5)
     there = tmp_path / "first" / "checkpoints" / "step-00000002"
     whole = train(tmp_path / "whole", resume=there)
@@ -104,7 +104,7 @@ def test_a_writer_that_is_new_does_not_double_what_a_killed_attempt_wrote(tmp_pa
     assert len(rows) == len(set(rows))
 
 
-def test_another_accumulation_is_told(tmp_path, caplog):
+def test_another_accumulation_is_reported(tmp_path, caplog):
     train(tmp_path / "run", until=4)
     with caplog.at_level(logging.WARNING):
         train(tmp_path / "run", accumulate=2)
@@ -126,7 +126,7 @@ def test_a_checkpoint_has_the_digest_of_its_config(tmp_path, monkeypatch, capsys
     assert f"config {digests['a']}" in capsys.readouterr().out
 
 
-def test_a_config_that_came_from_a_path_goes_on_unless_it_is_changed(tmp_path, monkeypatch):
+def test_a_config_with_a_path_as_origin_continues_unless_it_is_changed(tmp_path, monkeypatch):
     project(tmp_path, monkeypatch)
     assert main(["train", "cfg.yaml", "run.name=first", "run.epochs=1"]) == 0
     words = ["train", "cfg.yaml", "run.name=run", "--resume", "runs/first"]

@@ -29,7 +29,7 @@ def made(folder, *more, every="1st", model=None):
     return Trainer(engine(model), stock, run_dir=folder)
 
 
-def test_a_skipped_nan_is_skipped_again_when_a_run_goes_on_with_it(tmp_path):
+def test_a_skipped_nan_is_skipped_again_when_a_run_continues_with_it(tmp_path):
     data = batches()
     data[3] = (data[3][0] * float("nan"), data[3][1])
     guard = hooks.NaNGuard("skip")
@@ -41,7 +41,7 @@ def test_a_skipped_nan_is_skipped_again_when_a_run_goes_on_with_it(tmp_path):
 
 
 @pytest.mark.parametrize("look", ["evaluate", "predict"])
-def test_looking_at_a_model_before_training_does_not_begin_anew(tmp_path, look):
+def test_looking_at_a_model_before_training_does_not_start_from_scratch(tmp_path, look):
     for _ in range(2):
         run = made(tmp_path / "run")
         getattr(run, look)(batches(4))
@@ -49,7 +49,7 @@ def test_looking_at_a_model_before_training_does_not_begin_anew(tmp_path, look):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_run_beside_one_without_checkpoints_goes_on_where_it_is(tmp_path):
+def test_a_run_beside_one_without_checkpoints_resumes_in_its_folder(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").touch()
     for epochs in (1, 2):
@@ -59,7 +59,7 @@ def test_a_run_beside_one_without_checkpoints_goes_on_where_it_is(tmp_path):
     assert run.run.epoch == 2
 
 
-def test_rows_of_others_in_a_file_of_ones_own_stay(tmp_path):
+def test_rows_of_others_in_a_file_of_the_user_stay(tmp_path):
     mine = tmp_path / "mine.jsonl"
     mine.write_text('{"step": 1}\n')
     run = made(tmp_path / "run", hooks.Write(JsonLines(mine), every=1))
@@ -72,7 +72,7 @@ def test_rows_of_others_in_a_file_of_ones_own_stay(tmp_path):
     assert sorted(set(steps[1:])) == list(range(1, run.run.step * 2 + 1))
 
 
-def test_a_trainer_that_loads_goes_on_from_what_it_loaded(tmp_path):
+def test_a_trainer_that_loads_resumes_from_what_it_loaded(tmp_path):
     first = made(tmp_path / "one")
     first.fit(batches(), epochs=1)
     path = first.save(tmp_path / "by hand")
@@ -85,7 +85,7 @@ def test_a_trainer_that_loads_goes_on_from_what_it_loaded(tmp_path):
     assert same_bits(wanted, first.engine.model)
 
 
-def test_a_trainer_that_has_trained_does_not_begin_anew(tmp_path):
+def test_a_trainer_that_has_trained_does_not_start_from_scratch(tmp_path):
     run = made(tmp_path / "run")
     run.fit(batches(), epochs=1)
     with pytest.raises(ValueError, match="this trainer has trained: make a new one"):
@@ -103,7 +103,7 @@ def test_a_trial_after_loading_leaves_what_was_loaded(tmp_path):
     assert second.run.step == 10
 
 
-def test_one_trainer_goes_on_within_an_epoch_as_two_processes_would(tmp_path):
+def test_one_trainer_continues_within_an_epoch_as_two_processes_would(tmp_path):
     torch.manual_seed(0)
     whole = made(tmp_path / "whole", model=net(dropout=True))
     torch.manual_seed(1)
@@ -118,7 +118,7 @@ def test_one_trainer_goes_on_within_an_epoch_as_two_processes_would(tmp_path):
     assert parts.run.epoch == whole.run.epoch
 
 
-def test_a_script_of_two_fits_goes_on_in_the_second(tmp_path):
+def test_a_script_of_two_fits_resumes_in_the_second(tmp_path):
     def script(*more):
         run = made(tmp_path / "run", *more)
         run.fit(batches(), epochs=1)
@@ -132,7 +132,7 @@ def test_a_script_of_two_fits_goes_on_in_the_second(tmp_path):
     assert [row["epoch"] for row in again.history] == [1, 2, 3]
 
 
-def test_a_metric_of_torchmetrics_covers_the_whole_epoch_of_a_resumed_run(tmp_path):
+def test_a_metric_of_torchmetrics_covers_the_entire_epoch_of_a_resumed_run(tmp_path):
     from torchmetrics.classification import MulticlassF1Score
 
     def f1():
@@ -165,7 +165,7 @@ def test_a_save_may_be_requested_at_any_point(tmp_path, point):
     assert ("step-00000005" in steps) == (point == "after_step")
 
 
-def test_another_optimizer_is_refused_in_words(tmp_path):
+def test_another_optimizer_is_rejected_with_a_clear_error(tmp_path):
     made(tmp_path / "run").fit(batches(), epochs=1)
     model = net()
     other = Trainer(

@@ -93,7 +93,9 @@ def test_workers_and_fp16_end_at_the_same_bits(tmp_path, how):
     ("point", "nth"), [("fetch", 40), ("after_forward", 8), ("after_step", 6), ("before_val", 1)]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda n: n.name)
-def test_a_run_asked_to_end_saves_leaves_with_143_and_goes_on(tmp_path, whole, point, nth, number):
+def test_a_run_requested_to_end_saves_exits_with_143_and_resumes(
+    tmp_path, whole, point, nth, number
+):
     assert attempt(tmp_path / "run", (point, nth), number, every=1000) is None
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     assert kept[-1] > "step-00000000"  # nothing else was due

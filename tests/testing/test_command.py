@@ -81,7 +81,7 @@ def test_moments_that_do_not_exist_are_refused(config, capsys):
     assert "--kills must be at least 1, got 0" in capsys.readouterr().err
 
 
-def test_the_folder_is_kept_where_asked(config, capsys):
+def test_the_folder_is_kept_where_requested(config, capsys):
     assert main(["prove", str(config), "--kills", "1", "--keep"]) == 0
     folder = Path(capsys.readouterr().out.split("are kept in ")[1].splitlines()[0])
     assert (folder / "reference" / "run" / "small" / "metrics.jsonl").is_file()

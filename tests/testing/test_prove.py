@@ -134,7 +134,7 @@ class FailsOnReturn(Hook):
         raise KeyError("scale")
 
 
-def test_a_training_that_cannot_go_on(tmp_path):
+def test_a_training_that_cannot_continue(tmp_path):
     verdict = told(tmp_path, FailsOnReturn)
     assert verdict.difference.what == "attempt 2 failed: KeyError: 'scale'"
 
@@ -172,7 +172,7 @@ def test_an_error_of_the_training_itself_is_shown():
         assert_resumes_exactly(lambda run_dir: None)
 
 
-def test_what_cannot_be_asked_for_is_refused():
+def test_what_cannot_be_requested_is_refused():
     with pytest.raises(ValueError, match="unknown kind of moment 'sav'; did you mean 'save'?"):
         assert_resumes_exactly(training(), at=["sav"])
     with pytest.raises(ValueError, match="kills must be at least 1, got 0"):

@@ -133,7 +133,7 @@ class FailsOnRankOne(Hook):
             raise KeyError("scale")
 
 
-def test_a_process_that_cannot_go_on_is_named(tmp_path):
+def test_a_process_that_cannot_continue_is_named(tmp_path):
     verdict = prove(training(FailsOnRankOne), tmp_path, kills=1, nproc=2)
     assert verdict.difference.what == "attempt 2 failed: rank 1: KeyError: 'scale'"
 
