@@ -213,8 +213,8 @@ OTHER_MEANINGS = {
     ("cli/new.py", "config.yaml"),  # the config of a new project
     ("cli/ckpt/import_.py", "model.safetensors"),  # the weights in a Hugging Face folder
     ("events/writers/wandb.py", "wandb"),  # the package
-    ("dialects/orca/learn/pytorch/callbacks/wandb.py", "wandb"),
-    ("dialects/libai/engine/default.py", "config.yaml"),  # LiBai's own file
+    ("dialects/orca/callbacks.py", "wandb"),
+    ("dialects/libai/default.py", "config.yaml"),  # LiBai's own file
     ("board/view.py", "checkpoints"),  # fields of the board's answers
     ("board/view.py", "media"),
     ("report/document.py", "checkpoints"),  # the heading of a column

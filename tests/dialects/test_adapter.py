@@ -1,6 +1,10 @@
 """What the dialects share."""
 
+import importlib.util
 import inspect
+import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -113,3 +117,38 @@ def test_a_schedule_has_the_signature_and_the_name_of_old():
     assert [group["lr"] for group in optimizer.param_groups] == [0.75, 1.25]
     with pytest.raises(TypeError, match="total"):
         made(optimizer)
+
+
+PATHS = {
+    "colossalai": ["amp", "core", "nn.lr_scheduler", "trainer.hooks._log_hook", "legacy.engine"],
+    "libai": ["config.lazy", "engine.default", "engine.hooks", "utils.distributed"],
+    "orca": ["learn.metrics", "learn.pytorch.callbacks.tqdm", "learn.pytorch.estimator"],
+    "towhee": ["models.vit", "operator.base", "ops.image_embedding", "trainer.callback"],
+}
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+def test_the_module_tree_of_the_original_is_there(dialect):
+    for path in PATHS[dialect]:
+        module = importlib.import_module(f"stoker.dialects.{dialect}.{path}")
+        parent, _, last = f"stoker.dialects.{dialect}.{path}".rpartition(".")
+        assert getattr(importlib.import_module(parent), last) is module
+        assert importlib.util.find_spec(f"stoker.dialects.{dialect}.{path}") is not None
+    with pytest.raises(ModuleNotFoundError, match="no_such"):
+        importlib.import_module(f"stoker.dialects.{dialect}.{PATHS[dialect][0]}.no_such")
+
+
+@pytest.mark.process
+def test_a_module_that_only_forwards_is_imported_first():
+    code = "from stoker.dialects.colossalai.legacy.trainer.hooks import LossHook; print(LossHook)"
+    assert "LossHook" in subprocess.check_output([sys.executable, "-c", code], text=True)
+
+
+def test_classes_are_pickled_and_their_source_is_found():
+    from stoker.dialects.colossalai.engine import BaseGradientHandler, PipelineSchedule
+    from stoker.dialects.colossalai.trainer.hooks import LossHook
+    from stoker.dialects.orca.learn.pytorch.callbacks.tqdm import TqdmCallback
+
+    for kind in (BaseGradientHandler, PipelineSchedule, LossHook, TqdmCallback):
+        assert pickle.loads(pickle.dumps(kind)) is kind
+        assert inspect.getsource(kind).startswith(f"class {kind.__name__}")

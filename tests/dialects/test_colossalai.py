@@ -1097,10 +1097,9 @@ def test_every_scheduler_takes_the_total_and_is_built_by_its_name(described, rat
 
 
 def test_paths_of_later_versions_are_the_same_modules():
+    import stoker.dialects.colossalai.legacy as legacy
     from stoker.dialects.colossalai.legacy.engine.schedule import PipelineSchedule as Later
     from stoker.dialects.colossalai.legacy.trainer import hooks as later_hooks
-
-    import stoker.dialects.colossalai.legacy as legacy
 
     assert Later is PipelineSchedule
     assert later_hooks is hooks

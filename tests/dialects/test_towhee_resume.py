@@ -12,7 +12,7 @@ from torch import nn
 
 import stoker
 from stoker.core.errors import CheckpointError
-from stoker.dialects.towhee.trainer import folders
+from stoker.dialects.towhee import folders
 from stoker.dialects.towhee.trainer.callback import Callback
 from stoker.dialects.towhee.trainer.trainer import Trainer
 from stoker.dialects.towhee.trainer.training_config import TrainingConfig

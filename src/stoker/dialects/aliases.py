@@ -1,7 +1,7 @@
-"""Import the dialects under the names of the old packages."""
+"""The module tree of the old packages, under the names of the dialects and under their own."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,6 +17,34 @@ HOMES = {
 """The old packages and the packages that replace them."""
 
 _PARENTS = {"bigdl"}
+
+
+def arrange(package: str, table: Mapping[str, str]) -> None:
+    """Give a dialect the module tree of the package that it replaces.
+
+    The files of a dialect are arranged for its reader. What only forwards names is in this table.
+
+    Args:
+        package: The dialect.
+        table: For each module of the original, parents first, the modules of the dialect that have
+            its names: ``{"engine": "default trainer", "engine.default": "default"}``. A single one
+            is that module itself.
+    """
+    for old, homes in table.items():
+        name, found = f"{package}.{old}", [import_module(f".{h}", package) for h in homes.split()]
+        if len(found) == 1 or (found and found[0].__name__ == name):
+            module = found[0]
+        else:
+            module = ModuleType(name)
+            module.__spec__ = ModuleSpec(name, _Empty(), is_package=True)
+        for home in found:
+            for key, value in vars(home).items():
+                if getattr(value, "__module__", None) == home.__name__:
+                    setattr(module, key, value)
+        parent, _, last = name.rpartition(".")
+        sys.modules[name] = module
+        sys.modules[parent].__dict__.setdefault("__path__", [])
+        sys.modules[parent].__dict__.setdefault(last, module)
 
 
 class Dialects(MetaPathFinder):
@@ -67,6 +95,8 @@ def home_of(name: str) -> str | None:
 
 def _exists(module: str) -> bool:
     parent = module.rpartition(".")[0]
+    if parent == "stoker.dialects":
+        import_module(module)  # which arranges its modules
     return (parent == "stoker.dialects" or _exists(parent)) and find_spec(module) is not None
 
 

@@ -16,16 +16,15 @@ from stoker import Engine as Core
 from stoker import seed_all
 from stoker.core import dist
 from stoker.data import BatchFeeder
-from stoker.dialects.colossalai.builder import build_from_registry
 from stoker.dialects.colossalai.context import global_context as gpc
-from stoker.dialects.colossalai.engine import (
-    Engine,
+from stoker.dialects.colossalai.engine import Engine
+from stoker.dialects.colossalai.logging import get_dist_logger
+from stoker.dialects.colossalai.registry import GRADIENT_HANDLER, build_from_registry
+from stoker.dialects.colossalai.schedule import (
     InterleavedPipelineSchedule,
     NonPipelineSchedule,
     PipelineSchedule,
 )
-from stoker.dialects.colossalai.logging import get_dist_logger
-from stoker.dialects.colossalai.registry import GRADIENT_HANDLER
 
 ConfigLike = str | Path | Mapping[str, Any]
 

@@ -1,1 +1,0 @@
-"""Built-in configs; read them with `get_config`."""

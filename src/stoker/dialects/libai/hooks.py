@@ -1,0 +1,262 @@
+"""The built-in hooks."""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from stoker import Run
+from stoker import hooks as stock
+from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import step_in_name
+from stoker.core.errors import did_you_mean
+from stoker.dialects.libai.checkpoint import Checkpointer
+from stoker.dialects.libai.evaluation import flatten_results_dict
+from stoker.dialects.libai.events import EventWriter, Foreign
+from stoker.dialects.libai.trainer import HookBase
+from stoker.events import Writer
+from stoker.rundir import files
+from stoker.storage import LocalStorage
+from stoker.storage.local import replace_link
+
+_log = logging.getLogger("libai.hooks")
+_POINTS = ("before_train", "after_train", "before_step", "after_step")
+
+
+class CallbackHook(HookBase):
+    """A hook of plain functions, which take the trainer."""
+
+    def __init__(
+        self,
+        *,
+        before_train: Callable[[Any], None] | None = None,
+        after_train: Callable[[Any], None] | None = None,
+        before_step: Callable[[Any], None] | None = None,
+        after_step: Callable[[Any], None] | None = None,
+    ) -> None:
+        given = (before_train, after_train, before_step, after_step)
+        for point, call in zip(_POINTS, given, strict=True):
+            if call is not None:
+                setattr(self, point, partial(self._call, call))
+
+    def _call(self, call: Callable[[Any], None]) -> None:
+        call(self.trainer)
+
+
+class IterationTimer(HookBase):
+    """Report ``time``, the seconds per iteration including data, and the total at the end."""
+
+    def __init__(self, warmup_iter: int = 3) -> None:
+        self._warmup = warmup_iter
+        self._began = self._spent = 0.0
+        self._first = self._start = 0
+
+    def before_train(self) -> None:
+        """Start timing."""
+        self._start, self._first, self._spent = self.trainer.iter, 0, 0.0
+        self._since = perf_counter()
+
+    def before_step(self) -> None:
+        """Start timing an iteration."""
+        self._began = perf_counter()
+
+    def after_step(self) -> None:
+        """Stop timing an iteration; the first ones are warmup."""
+        if self.trainer.iter - self._start < self._warmup:
+            return
+        seconds = perf_counter() - self._began + self.trainer.data_time
+        self.trainer.storage.put_scalar("time", seconds)
+        self._first, self._spent = self._first + 1, self._spent + seconds
+
+    def after_train(self) -> None:
+        """Log the total time."""
+        total = perf_counter() - self._since
+        if self._first:
+            spent, each = timedelta(seconds=int(self._spent)), self._spent / self._first
+            _log.info(
+                f"Overall training speed: {self._first} iterations in {spent} ({each:.4f} s / it)"
+            )
+        others = timedelta(seconds=int(max(0.0, total - self._spent)))
+        _log.info(f"Total training time: {timedelta(seconds=int(total))} ({others} on hooks)")
+
+
+class LRScheduler(HookBase):
+    """Report ``lr`` and step the scheduler; by default those of the trainer."""
+
+    def __init__(self, optimizer: Any = None, scheduler: Any = None) -> None:
+        self._optimizer, self._scheduler = optimizer, scheduler
+
+    @property
+    def scheduler(self) -> Any:
+        """Return the scheduler."""
+        return self._scheduler if self._scheduler is not None else self.trainer.lr_scheduler
+
+    def after_step(self) -> None:
+        """Report and step, except after a skipped update."""
+        trainer = self.trainer
+        groups = (trainer.optimizer if self._optimizer is None else self._optimizer).param_groups
+        largest = groups[0]
+        if len(groups) > 1:
+            largest = max(groups, key=lambda group: len(group["params"]))
+        trainer.storage.put_scalar("lr", largest["lr"], smoothing_hint=False)
+        if trainer.run.updated:
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the scheduler."""
+        return dict(self.scheduler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the scheduler."""
+        self.scheduler.load_state_dict(state)
+
+
+class PeriodicCheckpointer(stock.Checkpoint):
+    """Save a checkpoint every ``period`` iterations and at the end.
+
+    The names ``model_0000009`` and ``model_final`` beside it lead to the checkpoints, and
+    ``last_checkpoint`` names the newest.
+
+    ``max_to_keep`` of those by period stay, all if None; ``max_iter`` is the run's unless given.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        period: int,
+        max_iter: int | None = None,
+        max_to_keep: int | None = None,
+        file_prefix: str = "model",
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"max_to_keep must be at least 1, or None for all, got {max_to_keep}")
+        super().__init__(period, keep=None, folder=checkpointer.save_dir / files.CHECKPOINTS)
+        self._checkpointer, self._period, self._max_iter = checkpointer, int(period), max_iter
+        self._to_keep, self._prefix = max_to_keep, file_prefix
+
+    def folder_for(self, run: Run) -> Path | None:
+        """Return the folder, None if the checkpointer saves nothing."""
+        self._max_iter = self._max_iter or run.max_steps
+        return super().folder_for(run) if self._checkpointer.save_to_disk else None
+
+    def saved(self, path: Path) -> None:
+        """Link the checkpoint's names, and delete the oldest checkpoints."""
+        self._remove_old(path.parent)
+        step, names = step_in_name(path.name) or 0, []
+        if step and step % self._period == 0:
+            names.append(f"{self._prefix}_{step - 1:07d}")
+        if step == self._max_iter:
+            names.append(f"{self._prefix}_final")
+        folder = path.parent.parent
+        for name in names:
+            replace_link(folder / name, path)
+        for old in folder.glob(f"{self._prefix}_*"):
+            if old.is_symlink() and not old.exists():
+                old.unlink()
+        if names:
+            self._checkpointer.tag_last_checkpoint(names[-1])
+
+    def _remove_old(self, folder: Path) -> None:
+        """Keep the newest periodic checkpoints and the newest of all."""
+        paths = Checkpoints(folder).list()
+        steps = [step_in_name(path.name) or 0 for path in paths]
+        periodic = [step for step in steps if step and step % self._period == 0]
+        stay = {steps[-1], *periodic[-(self._to_keep or len(periodic)) :]}
+        for step, path in zip(steps, paths, strict=True):
+            if step not in stay:
+                LocalStorage(folder).delete(path.name)
+
+
+class EvalHook(HookBase):
+    """Evaluate every ``eval_period`` iterations and after the last.
+
+    Results, whose names may be nested, reach the storage, ``run.metrics`` and writers at once.
+    """
+
+    def __init__(self, eval_period: int, eval_function: Callable[[], Any]) -> None:
+        self._period, self._function = eval_period, eval_function
+
+    def after_step(self) -> None:
+        """Evaluate when it is due."""
+        if not is_due(self.trainer, self._period):
+            return
+        results = self._function()
+        if not results:
+            return
+        if not isinstance(results, Mapping):
+            raise TypeError(f"eval_function returned a {type(results).__name__}, expected a dict")
+        for name, value in flatten_results_dict(results).items():
+            try:
+                self.trainer.run.record(name, float(value))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"eval_function returned {name!r}: {value!r}, expected a number"
+                ) from error
+        self.trainer.flush()
+
+
+def is_due(trainer: Any, period: int) -> bool:
+    """Return whether a period is due at an iteration, or it is the last."""
+    done = trainer.iter + 1
+    return bool(done == trainer.max_iter or (period > 0 and done % period == 0))
+
+
+class BestCheckpointer(HookBase):
+    """Save ``model_best`` when a result is the best so far; place it after `EvalHook`."""
+
+    def __init__(
+        self,
+        eval_period: int,
+        checkpointer: Checkpointer,
+        val_metric: str,
+        mode: Literal["max", "min"] = "max",
+        file_prefix: str = "model_best",
+    ) -> None:
+        if mode not in ("max", "min"):
+            raise ValueError(f"mode must be 'max' or 'min', got {mode!r}")
+        self._period, self._checkpointer, self._metric = eval_period, checkpointer, val_metric
+        self._sign, self._name = (1 if mode == "max" else -1), file_prefix
+        self.best: float | None = None
+
+    def after_step(self) -> None:
+        """Check the result of this iteration, if there is one."""
+        if not is_due(self.trainer, self._period):
+            return
+        results = self.trainer.run.metrics
+        if self._metric not in results:
+            near = did_you_mean(self._metric, results)
+            there = f"(results: {', '.join(results) or 'none'})"
+            _log.warning(f"no evaluation has returned {self._metric!r}{near} {there}")
+            return
+        value = results[self._metric]
+        better = self.best is None or self._sign * value > self._sign * self.best
+        if math.isfinite(value) and better:
+            self.best = value
+            self._checkpointer.write(self._name, iteration=self.trainer.iter, best=value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best result so far."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the best result so far."""
+        self.best = state["best"]
+
+
+class PeriodicWriter(stock.Write):
+    """Write every ``period`` iterations, at the end, and when there are results."""
+
+    def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
+        given = list(writers)
+        super().__init__(
+            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given), every=period
+        )
+        self.name = "PeriodicWriter"
+        self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
+
+    def after_epoch(self, run: Run) -> None:
+        """Do nothing, because there are no epochs."""

@@ -1,1 +1,0 @@
-"""Events, checkpoints, processes and logs."""

@@ -1,5 +1,0 @@
-"""Models to train."""
-
-from stoker.dialects.towhee.models import vit
-
-__all__ = ["vit"]

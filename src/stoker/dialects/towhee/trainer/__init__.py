@@ -1,1 +1,0 @@
-"""The trainer, its configuration, its callbacks and its metrics."""
