@@ -6,7 +6,7 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick lint test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
+.PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
     clean same-python
 
 help:
@@ -33,14 +33,22 @@ help:
 train: .venv/installed
 	.venv/bin/python examples/digits.py $(ARGS)
 
-lint: .venv/installed-dev
+lint: style types
+
+style: .venv/installed-dev
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m ruff check
+
+types: .venv/installed-dev
 	.venv/bin/python -m mypy
 
 # One thread each: several processes of torch on one core only get into each other's way.
-quick: lint
+unit: .venv/installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -m unit -n 2 --dist loadgroup $(ARGS)
+
+# Types and tests at the same time: without a cache mypy takes a minute, on one core.
+quick: style
+	@$(MAKE) --no-print-directory -j 2 types unit
 
 # TIERS=all makes it an error to leave out tests for want of Java or Chromium.
 test: lint
