@@ -106,7 +106,10 @@ def build_job(config: Config, *, training: bool = True) -> Job:
         return _build(config, training)
     except ConfigError:
         raise
-    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+    except Exception as error:
+        usual = (ValueError, TypeError, ImportError, OSError, RuntimeError)
+        if config.runs_code and not isinstance(error, usual):
+            raise  # a fault in the user's code, which needs its traceback
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", []))
         raise ConfigError(f"{type(error).__name__}: {error}{notes}") from error
 

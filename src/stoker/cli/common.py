@@ -62,14 +62,15 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allow(parser: argparse.ArgumentParser) -> None:
-    """Add ``--allow``, which extends the modules that a YAML config may name."""
+    """Add ``--allow``, which extends what a YAML config may name, read and write."""
     parser.add_argument(
         "--allow",
-        metavar="PREFIX",
+        metavar="WHAT",
         action="append",
         default=[],
-        help="Let a YAML config name modules with this prefix, in addition to torch, stoker, "
-        "torchmetrics and modules in its own folder. Repeatable.",
+        help="Let a YAML config use names with this prefix, such as mypackage., or this path. "
+        "Without it, a YAML names parts of torch, stoker and torchmetrics that only compute, and "
+        "modules in its own folder. Repeatable.",
     )
 
 

@@ -24,17 +24,12 @@ from stoker.config.check import (
 )
 from stoker.config.files import read_python, read_yaml
 from stoker.config.lazy import Lazy, Section, children
-from stoker.config.names import (
-    UnknownNameError,
-    check_allowed,
-    check_real_place,
-    importing_from,
-    locate,
-)
+from stoker.config.names import UnknownNameError, importing_from, locate, name_of
 from stoker.config.other_trainers import KEYS
 from stoker.config.override import apply
-from stoker.config.registry import expanded
+from stoker.config.registry import METRICS, expanded
 from stoker.config.resolve import resolved
+from stoker.config.trust import Override, Trust
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean
 from stoker.rundir import files
@@ -50,8 +45,8 @@ class Config:
         tree: the values, from `load` or as a plain dict with `L` nodes.
         name: the name of the run unless ``run.name`` is set.
         folder: the folder of the config's own modules.
-        restricted: whether names are restricted to the allowed ones, as in YAML.
-        allow: further module prefixes that it may name.
+        restricted: whether names and paths are restricted to the allowed ones, as in YAML.
+        allow: further prefixes of names that it may use, and paths.
     """
 
     def __init__(
@@ -68,16 +63,35 @@ class Config:
         )
         self.name = name
         self.restricted = restricted
-        self.allow = tuple(allow)
         self.folders = [Path(folder).resolve()]
-        for other in self.tree.pop("_path_", []):
-            self._add_folder(Path(other))
+        others = self.tree.pop("_path_", [])
+        for other in others if isinstance(others, list) else []:
+            self._add_folder(other)
+        self.allow = tuple(allow)
 
-    def _add_folder(self, folder: Path) -> None:
-        """Add a folder of a saved config if it contains the current folder."""
-        folder = folder.resolve()
-        if Path.cwd() in (folder, *folder.parents):
-            self.folders.append(folder)
+    @property
+    def allow(self) -> tuple[str, ...]:
+        """The prefixes of names and the paths that the user allows."""
+        return self._allow
+
+    @allow.setter
+    def allow(self, allow: Sequence[str]) -> None:
+        self._allow = tuple(allow)
+        self.trust = Trust(self.folders, self._allow) if self.restricted else None
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether building it may run code other than that on the list."""
+        return self.trust is None or self.trust.runs_code
+
+    def _add_folder(self, folder: Any) -> None:
+        """Add a folder of a saved config if it is the current folder or below it."""
+        try:
+            path = Path(folder).resolve()
+        except (TypeError, ValueError, OSError, RuntimeError):
+            return
+        if Path.cwd() in (path, *path.parents):
+            self.folders.append(path)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Config) and self.tree == other.tree
@@ -103,6 +117,8 @@ class Config:
 
     def importable(self) -> AbstractContextManager[None]:
         """Make the modules that the config names importable inside the block."""
+        if self.trust is not None:
+            return self.trust.importable()
         return importing_from([*self.folders, Path.cwd()])
 
     def callee(self, node: Lazy | Named) -> Any:
@@ -112,15 +128,12 @@ class Config:
             UnknownNameError: it does not exist, or may not be named here.
         """
         made_by = node.made_by if isinstance(node, Lazy) else node.thing
-        if made_by is not None:
-            return made_by
         name = node.target if isinstance(node, Lazy) else node.name
-        if self.restricted:
-            check_allowed(name, self.allow, self.folders)
-        thing = locate(name)
-        if self.restricted:
-            check_real_place(name, thing, self.allow, self.folders)
-        return thing
+        if made_by is not None:
+            if self.trust is not None:
+                self.trust.check_made(made_by, name)
+            return made_by
+        return locate(name) if self.trust is None else self.trust.find(name)
 
     def resolved(self) -> Section:
         """Return the tree with references resolved, short names expanded and ``run`` filled in.
@@ -146,7 +159,7 @@ class Config:
         faults = unknown_keys(self.tree, _referred_to(self.tree), not self.restricted)
         tree = self._expanded(faults)
         run = tree.get("run", {})
-        faults += run_section.faults_of(run)
+        faults += run_section.faults_of(run) or self._faults_of_paths(run)
         sized = isinstance(run, dict) and (run.get("micro_batch") or run.get("global_batch"))
         supplied = {**SUPPLIED, **(dict.fromkeys(LOADERS, ("batch_size",)) if sized else {})}
         faults += wrong_parts(tree)
@@ -166,7 +179,8 @@ class Config:
         for key in [key for key in tree if key not in KEYS]:
             del tree[key]  # variables are only referred to
         with self.importable():
-            self._import(tree.pop("imports", None) or [], faults)
+            imports = tree.pop("imports", None) or []
+            self._import(imports if isinstance(imports, list) else [imports], faults)
             unknown: list[str] = []
             found = expanded(tree, unknown)
             if unknown:
@@ -178,8 +192,8 @@ class Config:
         """Import modules, which may register short names."""
         for name in names:
             try:
-                if self.restricted:
-                    check_allowed(name, self.allow, self.folders)
+                if self.trust is not None:
+                    self.trust.check_import(name)
                 import_module(name)
             except Exception as error:
                 place = self.tree.origin("imports")
@@ -201,7 +215,51 @@ class Config:
             return [f"{node.where}: {node.target} cannot be imported: {what}"]
         if not callable(target):
             return [f"{node.where}: {node.target} is not a class or function"]
-        return faults_of_node(path, node, target, supplied)
+        return faults_of_node(path, node, target, supplied) + self._refused(path, node, target)
+
+    def _refused(self, path: str, node: Lazy, target: Any) -> list[str]:
+        """Return the arguments of a node that a YAML may not set."""
+        if self.trust is None:
+            return []
+        by_position = zip(positional_names(parameters(target) or {}), node.args, strict=False)
+        faults = []
+        for key, value in [*by_position, *node.items()]:
+            place = node.origin(key) or node.where
+            reason = self.trust.refused_argument(target, node.target, key, value)
+            if reason and not isinstance(place, Override):
+                faults.append(f"{place}: '{path}': {reason}")
+        if node.target == "stoker.hooks.Metrics":
+            faults += self._refused_metrics(node)
+        return faults
+
+    def _refused_metrics(self, node: Lazy) -> list[str]:
+        """Return the metrics of the hook, passed by short name, that a YAML may not name."""
+        faults = []
+        for name in (value for _, value in children(node) if isinstance(value, str)):
+            try:
+                if self.trust is not None and name in METRICS:
+                    self.trust.check_made(thing := METRICS.get(name), name_of(thing))
+            except UnknownNameError as error:
+                faults.append(f"{node.where}: {error}")
+        return faults
+
+    def _faults_of_paths(self, run: Any) -> list[str]:
+        """Return faults for paths in ``run`` that a YAML may not choose."""
+        if self.trust is None or not isinstance(run, Section):
+            return []
+        folder, faults = self.folders[0], []
+        inside = [Path.cwd(), folder]
+        for key in ("dir", "resume"):
+            value, place = run.get(key), run.origin(key)
+            if key == "dir" and value and Path(value.replace("\0", "")).resolve() == folder.parent:
+                inside.append(folder.parent)  # the saved config of a run
+            if value in (None, "auto", "must", "never") or isinstance(place, Override):
+                continue
+            try:
+                self.trust.check_path(value, f"'run.{key}'", inside)
+            except UnknownNameError as error:
+                faults.append(f"{place}: {error}")
+        return faults
 
     def text(self) -> str:
         """Return the resolved tree as YAML that reads back equal."""
@@ -271,8 +329,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     Args:
         path: a .py, .yaml or .yml file, or a run folder, whose ``config.yaml`` is read.
         overrides: as on the command line: ``["optimizer.lr=3e-4", "~hooks.1"]``.
-        allow: module prefixes that a YAML may name in addition to torch, stoker, torchmetrics and
-            modules in its own folder.
+        allow: what a YAML may use in addition: prefixes of dotted names, such as "mypackage.", and
+            paths of files and folders.
 
     Raises:
         ConfigError: the faults, with their places.
@@ -285,10 +343,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     if path.suffix == ".py":
         config = Config(read_python(path), name=path.stem, folder=path.parent)
     elif path.suffix in (".yaml", ".yml"):
-        tree = read_yaml(path)
+        tree = read_yaml(path, allow)
         if Path.cwd() not in path.resolve().parents:
             tree.pop("_path_", None)  # a file from elsewhere must not choose code folders
-        name = path.parent.name if path.stem == "config" else path.stem
+        name = (path.resolve().parent.name if path.stem == "config" else path.stem) or "run"
         config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
     else:
         raise ConfigError(f"'{path}' ends in '{path.suffix}', expected .py, .yaml or .yml")

@@ -4,7 +4,7 @@ import ast
 import importlib.machinery
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -12,17 +12,24 @@ from types import ModuleType
 from typing import Any
 
 from stoker.config.lazy import Lazy, Section, children
-from stoker.config.names import importing_from
+from stoker.config.names import UnknownNameError, importing_from
 from stoker.config.other_trainers import KEYS
-from stoker.config.yaml_text import ConfigError, read, settled
+from stoker.config.trust import Trust
+from stoker.config.yaml_text import ConfigError, check_size, read, settled
 
 _PACKAGE = "_stoker_config_"
 _numbers = count()
 _DATA = (dict, list, tuple, str, int, float, bool, type(None))
 
 
-def read_yaml(path: Path, including: tuple[Path, ...] = ()) -> Section:
-    """Read a YAML file on top of the files that its ``defaults`` lists."""
+_LARGEST = 4_000_000
+
+
+def read_yaml(path: Path, allow: Sequence[str] = (), including: tuple[Path, ...] = ()) -> Section:
+    """Read a YAML file on top of the files that its ``defaults`` lists.
+
+    Those are in the folder of the first file or below it, or else the user allows them.
+    """
     path = path.resolve()
     if path in including:
         circle = " → ".join(one.name for one in (*including, path))
@@ -43,14 +50,19 @@ def read_yaml(path: Path, including: tuple[Path, ...] = ()) -> Section:
             f"got {included!r}"
         )
     merged = Section(where=tree.where)
+    trust = Trust([(*including, path)[0].parent], allow)
     for name in included:
+        place = tree.origin("defaults")
+        try:
+            trust.check_path(str(path.parent / name), f"{place}: defaults", trust.folders)
+        except UnknownNameError as error:
+            raise ConfigError(str(error)) from None
         file = path.parent / name
         if not file.is_file():
-            raise ConfigError(
-                f"{tree.origin('defaults')}: defaults lists '{name}', which does not exist"
-            )
-        merge(merged, read_yaml(file, (*including, path)))
+            raise ConfigError(f"{place}: defaults lists '{name}', which does not exist")
+        merge(merged, read_yaml(file, allow, (*including, path)))
     merge(merged, tree)
+    check_size(merged, path.name)
     return merged
 
 
@@ -114,7 +126,7 @@ def executed(path: Path) -> ModuleType:
     module.__file__ = str(path)
     try:
         code = compile(_text_of(path), str(path), "exec")
-        with _restored_after_failure(path.stem), importing_from([path.parent]):
+        with _restored_after_failure(path.stem), importing_from([path.parent, Path.cwd()]):
             module.__package__ = _packages_above(path)
             if path.stem not in sys.modules:
                 sys.modules[path.stem] = module  # the __module__ of its classes
@@ -172,6 +184,8 @@ def _assignments(path: Path) -> dict[str, int]:
 
 def _text_of(path: Path) -> str:
     try:
+        if path.stat().st_size > _LARGEST:
+            raise ConfigError(f"{path.name} is larger than {_LARGEST // 10**6} MB")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path.name} is not a text file") from None

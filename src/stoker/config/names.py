@@ -1,4 +1,4 @@
-"""Dotted names: from an object to its name and back, and which names a YAML may use."""
+"""Dotted names: from an object to its name and back."""
 
 import importlib
 import re
@@ -6,18 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from stoker.core.errors import did_you_mean
-
-ALLOWED = ("torch.nn.", "torch.optim.", "torch.utils.data.", "stoker.", "torchmetrics.")
-"""What a YAML may name without --allow, besides ``torch.x`` and modules in its own folder."""
-
-_RUNS_CODE = (
-    "torch.utils.data.datapipes.",
-    *(f"stoker.{part}." for part in ("config", "cli", "launch", "dialects", "testing")),
-)
-"""Exceptions that read or run other code; they need --allow."""
 
 _OF_A_CONFIG = re.compile(r"^_stoker_config_\d+(\.folder)*\.")
 """The prefix of modules that a config imports relative to itself."""
@@ -58,17 +50,18 @@ class UnknownNameError(ValueError):
     """A dotted name that does not exist or may not be used."""
 
 
-def locate(name: str) -> Any:
+def locate(name: str, *, through_modules: bool = True) -> Any:
     """Import and return the object with a dotted name.
+
+    Args:
+        name: the dotted name.
+        through_modules: whether an attribute on the way may be another module, as in
+            ``mine.os.path``; submodules are always found.
 
     Raises:
         UnknownNameError: there is no such module or no such name in it.
     """
-    parts = name.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UnknownNameError(
-            f"'{name}' is not a dotted name: expected one such as 'torch.nn.Linear'"
-        )
+    parts = split(name)
     for cut in range(len(parts) - 1, 0, -1):
         module_name = ".".join(parts[:cut])
         try:
@@ -83,49 +76,20 @@ def locate(name: str) -> Any:
                 where = getattr(thing, "__name__", module_name)
                 raise UnknownNameError(f"'{where}' has no '{part}'{near}")
             thing = getattr(thing, part)
+            if isinstance(thing, ModuleType) and not through_modules:
+                raise UnknownNameError(f"'{name}' leads through another module, '{part}'")
         return thing
     raise UnknownNameError(f"there is no module '{parts[0]}' (for '{name}')")
 
 
-def check_allowed(name: str, allow: Iterable[str], folders: Iterable[Path]) -> None:
-    """Reject a name that a YAML may not use, before its module is imported.
-
-    Args:
-        name: the dotted name.
-        allow: further prefixes that the user allows.
-        folders: folders of the config's own modules.
-    """
-    if any((name + ".").startswith(_dotted(prefix)) for prefix in allow):
-        return
-    top = name.partition(".")[0]
-    own = any((f / f"{top}.py").is_file() or (f / top).is_dir() for f in folders)
-    if not own and not _is_usual(name):
-        raise UnknownNameError(
-            f"'{name}' may not be named by a YAML file: it names torch.nn, torch.optim, "
-            "torch.utils.data, stoker, torchmetrics and modules in its own folder; if you trust "
-            f"it, add --allow {top}."
-        )
-
-
-def _is_usual(name: str) -> bool:
+def split(name: str) -> list[str]:
+    """Return the parts of a dotted name."""
     parts = name.split(".")
-    if any(part.startswith("_") for part in parts) or name.startswith(_RUNS_CODE):
-        return False
-    return name.startswith(ALLOWED) or (parts[0] == "torch" and len(parts) == 2)
-
-
-def check_real_place(name: str, thing: Any, allow: Iterable[str], folders: Iterable[Path]) -> None:
-    """Check where an object is really defined: ``torch.os.system`` is not part of torch."""
-    if any((name + ".").startswith(_dotted(prefix)) for prefix in allow):
-        return
-    module = getattr(thing, "__module__", None)
-    if module is None or module == "torch" or module.startswith("torch._C"):
-        return  # a constant, or a built-in of torch that a public name led to
-    real = f"{module}.{getattr(thing, '__qualname__', '')}".rstrip(".")
-    if real.startswith(ALLOWED) and not real.startswith(_RUNS_CODE):
-        return  # public names often live in a private module
-    if real != name:
-        check_allowed(real, allow, folders)
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise UnknownNameError(
+            f"'{name}' is not a dotted name: expected one such as 'torch.nn.Linear'"
+        )
+    return parts
 
 
 @contextmanager
@@ -134,7 +98,7 @@ def importing_from(folders: Iterable[Path]) -> Iterator[None]:
     added = [str(folder) for folder in folders if str(folder) not in sys.path]
     sys.path[:0] = added
     for folder in added:
-        _forget_namesakes(Path(folder))
+        forget_namesakes(Path(folder))
     try:
         yield
     finally:
@@ -143,13 +107,13 @@ def importing_from(folders: Iterable[Path]) -> Iterator[None]:
                 sys.path.remove(path)
 
 
-def _forget_namesakes(folder: Path) -> None:
+def forget_namesakes(folder: Path) -> None:
     """Unload modules of another config's folder that have the name of one in this folder."""
     for file in folder.glob("*.py"):
         loaded = getattr(sys.modules.get(file.stem), "__file__", None)
-        if loaded and Path(loaded) != file and str(Path(loaded).parent) not in sys.path:
+        if loaded is None or Path(loaded) == file or file.stem in sys.stdlib_module_names:
+            continue
+        root = Path(loaded).parent
+        root = root.parent if Path(loaded).name == "__init__.py" else root
+        if str(root) not in sys.path:
             del sys.modules[file.stem]
-
-
-def _dotted(prefix: str) -> str:
-    return prefix if prefix.endswith(".") else prefix + "."

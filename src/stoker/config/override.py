@@ -20,6 +20,7 @@ from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.registry import RegistryError, registry_at
 from stoker.config.resolve import has_references
 from stoker.config.run_section import RunConfig, section_type
+from stoker.config.trust import Override
 from stoker.config.yaml_text import ConfigError, read
 from stoker.core.errors import did_you_mean
 
@@ -51,7 +52,7 @@ def apply(tree: Section, override: str, callee: Any) -> None:
             f"'{override}' is not an override: expected key=value, +list=value or ~key"
         )
     keys = paths.split(match["path"])
-    origin = f"override '{override}'"
+    origin = Override(f"override '{override}'")
     try:
         if match["sign"] == "~":
             owner = _owner(tree, keys)

@@ -1,22 +1,32 @@
 """Resolve references: ``${run.epochs}`` is a value, ``${model}`` the same node."""
 
+import os
 import re
 from typing import Any
 
 from stoker.config import paths
-from stoker.config.lazy import Lazy, children, rebuilt
-from stoker.config.yaml_text import ConfigError, Named
+from stoker.config.lazy import children, rebuilt
+from stoker.config.yaml_text import ConfigError, Named, check_size
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)\}")
+_REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)")
+_INNERMOST = re.compile(r"(?<!\\)\$\{([^${}]*)\}")
+_UNCLOSED = re.compile(r"(?<!\\)\$\{")
+_LONGEST = 10_000
 
 
 def resolved(tree: Any) -> Any:
     """Return a copy of a tree with all references resolved.
 
     A reference to a node, a mapping or a list becomes the same object, so that it is built once.
-    OmegaConf resolves the others: references inside text, relative ones, ``${oc.env:HOME}``.
+    Inside text it becomes the text of a value. References can be relative, ``${.width}``, and name
+    a variable of the environment, ``${oc.env:HOME}``, or another resolver of OmegaConf.
     """
-    return _Resolver(tree).value(tree, "")
+    try:
+        found = _Resolver(tree).value(tree, "")
+    except RecursionError:
+        raise ConfigError("the references of the config lead through too many others") from None
+    check_size(found, "the config with its references resolved")
+    return found
 
 
 def has_references(text: Any) -> bool:
@@ -28,8 +38,8 @@ class _Resolver:
     def __init__(self, tree: Any) -> None:
         self._tree = tree
         self._made: dict[int, Any] = {}
+        self._texts: dict[str, Any] = {}
         self._resolving: list[str] = []
-        self._omega: Any = None
 
     def value(self, value: Any, path: str) -> Any:
         if isinstance(value, dict | list | tuple):
@@ -37,13 +47,38 @@ class _Resolver:
                 below = iter([f"{path}.{key}" if path else str(key) for key, _ in children(value)])
                 self._made[id(value)] = rebuilt(value, lambda item: self.value(item, next(below)))
             return self._made[id(value)]
-        return self._followed(value, path) if has_references(value) else value
+        if not has_references(value):
+            return value
+        if path not in self._texts:
+            self._texts[path] = self._text(value, path)
+        return self._texts[path]
 
-    def _followed(self, text: str, path: str) -> Any:
-        match = _REFERENCE.fullmatch(text)
+    def _text(self, text: str, path: str) -> Any:
+        """Replace the references of a text, innermost first."""
+        written = text
+        while (match := _INNERMOST.search(text)) is not None:
+            alone = match.span() == (0, len(text))
+            found = self._referred(match[1], written, path, alone)
+            if alone:
+                return found
+            if isinstance(found, dict | list | tuple | Named):
+                raise ConfigError(
+                    f"'{path}' refers to a mapping or list inside text, expected a value"
+                )
+            text = f"{text[: match.start()]}{found}{text[match.end() :]}"
+            if len(text) > _LONGEST:
+                raise ConfigError(f"'{path}' is longer than {_LONGEST} characters")
+        if _UNCLOSED.search(text):
+            raise ConfigError(f"'{path}' cannot be resolved: '${{' is not closed in {written!r}")
+        return text
+
+    def _referred(self, inner: str, written: str, path: str, alone: bool) -> Any:
+        match = _REFERENCE.fullmatch(inner)
         if match is None:
-            return self._by_omegaconf(path)
-        target = ".".join(paths.split(match[1]))
+            found = _from_resolver(inner, path)
+            return found.replace("${", "\\${") if isinstance(found, str) else found
+        above = path.split(".")[: -len(match[1])] if match[1] else []
+        target = ".".join([*above, *paths.split(match[2])])
         if target in self._resolving:
             circle = " → ".join([*self._resolving, target])
             raise ConfigError(f"'{path}' refers to itself: {circle}")
@@ -51,33 +86,32 @@ class _Resolver:
         try:
             return self.value(paths.get(self._tree, target), target)
         except paths.NoSuchPlaceError as error:
-            raise ConfigError(f"'{path}' is {text}, but {error}") from None
+            said = f"is {written}, but" if alone else "cannot be resolved:"
+            raise ConfigError(f"'{path}' {said} {error}") from None
         finally:
             self._resolving.pop()
 
-    def _by_omegaconf(self, path: str) -> Any:
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
 
-        try:
-            if self._omega is None:
-                self._omega = OmegaConf.create(_as_plain(self._tree))
-            found = OmegaConf.select(self._omega, path, throw_on_missing=True)
-        except OmegaConfBaseException as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"'{path}' cannot be resolved: {reason}") from None
-        if OmegaConf.is_config(found):
-            raise ConfigError(f"'{path}' refers to a mapping or list inside text, expected a value")
-        return found.replace("${", "\\${") if isinstance(found, str) else found
+def _from_resolver(inner: str, path: str) -> Any:
+    """Return the value of ``oc.env:NAME``, ``oc.decode:…``, or a resolver that code registered."""
+    name, colon, argument = inner.partition(":")
+    if name == "oc.env" and colon:
+        variable, comma, default = argument.partition(",")
+        found = os.environ.get(variable.strip())
+        if found is None and not comma:
+            raise ConfigError(
+                f"'{path}' cannot be resolved: there is no environment variable '{variable}'"
+            )
+        text = default.strip()
+        return found if found is not None else None if text == "null" else text.strip("'\"")
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-
-def _as_plain(value: Any) -> Any:
-    """Return plain mappings, lists and values for OmegaConf."""
-    if isinstance(value, Lazy):
-        numbered = {str(index): _as_plain(item) for index, item in enumerate(value.args)}
-        return {**numbered, **{key: _as_plain(item) for key, item in value.items()}}
-    if isinstance(value, dict):
-        return {key: _as_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_plain(item) for item in value]
-    return value.name if isinstance(value, Named) else value
+    known = OmegaConf.has_resolver(name) and (name == "oc.decode" or not name.startswith("oc."))
+    if not colon or not known:
+        raise ConfigError(f"'{path}' cannot be resolved: '${{{inner}}}' is not a reference")
+    try:
+        return OmegaConf.to_container(OmegaConf.create({"it": f"${{{inner}}}"}), resolve=True)["it"]  # type: ignore[index, call-overload]
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"'{path}' cannot be resolved: {reason}") from None

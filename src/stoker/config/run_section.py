@@ -161,12 +161,21 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
         elif not fits(value, hints[key]):
             expected = described(hints[key])
             found.append(f"{place}'{path}.{key}' is {value!r}, expected {expected}")
+        elif key == "name" and isinstance(value, str) and not _is_name(value):
+            expected = "expected a name such as 'first', without '..'"
+            found.append(f"{place}'{path}.{key}' is {value!r}, {expected}")
         elif key in _PATHS and isinstance(value, str):
             try:
                 local_path(value, f"{path}.{key}")
             except UnsupportedURLError as error:
                 found.append(f"{place}{error}")
     return found
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text is the name of a folder inside another: ``first``, ``lr/0.1``."""
+    parts = text.split("/")
+    return text.isprintable() and "\\" not in text and not {"", ".", ".."} & set(parts)
 
 
 def read(section: Mapping[str, Any], kind: type = RunConfig) -> Any:

@@ -21,6 +21,10 @@ _FLOAT = re.compile(
 _INT = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+")
 _REFERABLE = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _TAG = "tag:yaml.org,2002:"
+_DEEPEST = 100
+_MOST_VALUES = 1_000_000
+_MOST_DIGITS = 400
+_LONGEST = 2000
 
 
 _RESOLVER = yaml.resolver.Resolver()
@@ -50,20 +54,74 @@ class ConfigError(ValueError):
     """The exit code of a process with an invalid config; it prints no traceback."""
 
     def __init__(self, *faults: str) -> None:
+        faults = tuple(map(_cut, faults))
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+def _cut(text: str) -> str:
+    """Shorten a message that quotes a long value, and replace what cannot be printed."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def read(text: str, name: str) -> Any:
     """Parse a YAML text. ``name`` is the file name for places and messages."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _Loader(text, name).get_single_node()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: invalid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: invalid YAML: {error}") from None
-    return _Reader(name).value(node) if node is not None else None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{name}: invalid YAML: {reason}") from None
+    value = _Reader(name).value(node) if node is not None else None
+    check_size(value, name)
+    return value
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes down to a bounded depth."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self._place, self._depth = name, 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ConfigError(f"{self._place}: nested more than {_DEEPEST} levels deep")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def check_size(tree: Any, name: str) -> None:
+    """Reject a tree that is too deep or, with what is used several times, too large.
+
+    A few anchors or references can describe more values than fit into memory.
+    """
+    seen: dict[int, tuple[int, int]] = {}
+
+    def measure(value: Any, depth: int) -> tuple[int, int]:
+        """Return the number of values and of levels."""
+        if not isinstance(value, dict | list | tuple):
+            return 1, 0
+        if id(value) not in seen and depth <= _DEEPEST:
+            inner = [measure(item, depth + 1) for _, item in children(value)]
+            seen[id(value)] = (
+                1 + sum(size for size, _ in inner),
+                1 + max((levels for _, levels in inner), default=0),
+            )
+        size, levels = seen.get(id(value), (0, _DEEPEST))
+        if depth + levels > _DEEPEST:
+            raise ConfigError(f"{name}: nested more than {_DEEPEST} levels deep")
+        return size, levels
+
+    if measure(tree, 0)[0] > _MOST_VALUES:
+        raise ConfigError(f"{name}: more than {_MOST_VALUES} values, with repeated ones counted")
 
 
 class _Reader:
@@ -73,6 +131,7 @@ class _Reader:
         self._name = name
         self._seen: dict[int, Any] = {}
         self._open: set[int] = set()
+        self._merged = 0
 
     def value(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
@@ -90,6 +149,8 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         unquoted = node.style is None
+        if len(node.value) > _MOST_DIGITS and _INT.fullmatch(node.value):
+            raise ConfigError(f"{self._place(node)}: a number of more than {_MOST_DIGITS} digits")
         seen = _RESOLVER.resolve(yaml.ScalarNode, node.value, (unquoted, not unquoted))  # type: ignore[no-untyped-call]
         if unquoted and node.tag == seen:
             return plain(node.value)
@@ -113,19 +174,37 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item) for item in node.value]
         assert isinstance(node, yaml.MappingNode)
-        own = [key.value for key, _ in node.value]
-        yaml.constructor.SafeConstructor().flatten_mapping(node)  # puts merged keys (<<) first
-        merged = len(node.value) - len([key for key in own if key != "<<"])
         section = Section(where=self._place(node))
-        for number, (key_node, value_node) in enumerate(node.value):
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"{self._place(key_node)}: a key must be a scalar")
-            key = self._scalar(key_node)
-            if key in section and number >= merged and list(own).count(key_node.value) > 1:
-                raise ConfigError(f"{self._place(key_node)}: '{key}' is defined twice")
+        for key, (key_node, value_node) in self._pairs(node).items():
             section[key] = self.value(value_node)
             section.origins[key] = self._place(key_node)
         return self._special(section)
+
+    def _pairs(self, node: yaml.MappingNode, merging: int = 0) -> dict[Any, tuple[Any, Any]]:
+        """Return the pairs of a mapping by key, on top of those that it merges with ``<<``."""
+        merged: dict[Any, tuple[Any, Any]] = {}
+        own: dict[Any, tuple[Any, Any]] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{self._place(key_node)}: a key must be a scalar")
+            if key_node.tag == f"{_TAG}merge":
+                self._merge(merged, value_node, merging)
+                continue
+            key = self._scalar(key_node)
+            if key in own:
+                raise ConfigError(f"{self._place(key_node)}: '{key}' is defined twice")
+            own[key] = key_node, value_node
+        return merged | own
+
+    def _merge(self, merged: dict[Any, tuple[Any, Any]], node: yaml.Node, merging: int) -> None:
+        below = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        for one in reversed(below):
+            if not isinstance(one, yaml.MappingNode) or merging > _DEEPEST:
+                raise ConfigError(f"{self._place(node)}: << must be a mapping or a list of them")
+            merged |= self._pairs(one, merging + 1)
+            self._merged += len(merged)
+            if self._merged > _MOST_VALUES:
+                raise ConfigError(f"{self._place(node)}: << merges more than {_MOST_VALUES} values")
 
     def _special(self, section: Section) -> Any:
         """Return the node, name or tuple that a mapping with special keys describes."""
