@@ -11,7 +11,7 @@ from support.board_runs import make_checkpoint, make_run, rows, said, served
 
 FILES = [
     "metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl",
-    "checkpoints/.lock", "checkpoints/step-00000010/MANIFEST.json",
+    "checkpoints/.lock/00000001.json", "checkpoints/step-00000010/MANIFEST.json",
     "checkpoints/step-00000010/model.safetensors",
 ]  # fmt: skip
 TRUTH = {
@@ -21,7 +21,8 @@ TRUTH = {
     "env.json": b'{"a": [1, {"b": null}]}',
     "cost.json": b'{"breakdown": {"forward": 0.1}}',
     "media.jsonl": b'{"step": 1, "name": "a", "kind": "text", "text": "t"}\n',
-    "checkpoints/.lock": b'{"pid": 1, "host": "x", "started": "y"}',
+    "checkpoints/.lock/00000001.json": b'{"token": "a", "host": "x", "kernel": "y", "pid": 1, '
+    b'"started": "y", "since": 1, "renewed": 2}',
 }
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -84,7 +85,9 @@ def board(tmp_path_factory):
 @given(st.fixed_dictionaries({}, optional={name: contents(name) for name in FILES}))
 def test_random_bytes_in_every_file_break_nothing(board, files):
     for name, data in files.items():
-        Path(board.root, "one", name).write_bytes(data)
+        path = Path(board.root, "one", name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
     assert board.get("runs")["runs"][0]["id"] == "one"
     found = board.get("run", run="one")
     assert not any("the run cannot be read" in fault for fault in found["faults"])

@@ -2,16 +2,16 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict, replace
 
 import pytest
 
 from stoker.board.runs import Runs
-from stoker.storage.lock import Lock
+from stoker.storage.lock import Lock, Owner
 from support.board_runs import make_run, said
 
 STAMP = "2026-01-01 00:00:00 INFO "
@@ -66,12 +66,14 @@ Lock(Path({str(folder / 'checkpoints')!r})).acquire(); os.kill(os.getpid(), 9)"
 
 def test_a_run_on_another_machine_is_rated_by_the_age_of_its_files(tmp_path):
     folder = make_run(tmp_path, "one", log=f"{STAMP}going on\n")
-    (folder / "checkpoints").mkdir()
-    owner = {"pid": 1, "host": f"not-{socket.gethostname()}", "started": None}
-    (folder / "checkpoints" / ".lock").write_text(json.dumps(owner))
-    assert status(tmp_path).state == "running"
+    lease = folder / "checkpoints" / ".lock" / "00000001.json"
+    lease.parent.mkdir(parents=True)
+    owner = replace(Owner.this_process(), host="far", kernel="other/1")
+    lease.write_text(json.dumps(asdict(owner)))
     for path in folder.glob("*.*"):
         os.utime(path, (time.time() - 3600,) * 2)
+    assert status(tmp_path).state == "running"  # it renews its lease
+    os.utime(lease, (time.time() - 3600,) * 2)
     assert status(tmp_path).state == "dead"
 
 

@@ -14,6 +14,9 @@ class MemoryLease:
         self.held = held
         held.append("leased")
 
+    def check(self):
+        pass
+
     def release(self):
         self.held.clear()
 
@@ -70,7 +73,7 @@ class MemoryStorage:
         for name in [n for n in self.files if n.startswith(old)]:  # in the order of writing
             self.files[f"{self.prefix}{target}/{name.removeprefix(old)}"] = self.files.pop(name)
 
-    def lease(self):
+    def lease(self, on_lost=None):
         if self.held:
             raise CheckpointError(f"'{self}' is in use by another process")
         return MemoryLease(self.held)

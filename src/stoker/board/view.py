@@ -9,7 +9,7 @@ from stoker.hooks.base.monitor import Mode, Monitor
 from stoker.rundir import files
 from stoker.rundir.metrics_index import Curves, Floats
 from stoker.rundir.reader import RunReader, flat_values
-from stoker.rundir.status import UNREADABLE, Status
+from stoker.rundir.status import UNREADABLE, Status, lease_file
 
 _WATCHED = (
     *(files.METRICS, files.LOG, files.CONFIG),
@@ -53,7 +53,7 @@ class RunView:
 
     def _refresh(self, seconds: float) -> None:
         folder = self.reader.folder
-        found = [*folder.stats(*_WATCHED), folder.below(files.CHECKPOINTS).stat(files.LOCK)]
+        found = [*folder.stats(*_WATCHED), lease_file(folder)]
         seen = [None if one is None else (one.st_size, one.st_mtime_ns) for one in found]
         changed = seen != self._seen
         if changed or not self.metrics.complete:

@@ -12,6 +12,7 @@ from stoker.checkpoint.format.names import checkpoint_name, list_steps
 from stoker.checkpoint.read.load import Loaded, read_checkpoint, verify_checkpoint
 from stoker.checkpoint.retention import Best, Retention
 from stoker.checkpoint.sharding.rank_channel import RankChannel
+from stoker.checkpoint.sharding.shared_folder import check_shared
 from stoker.checkpoint.write.commit import Background, clean, commit
 from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
 from stoker.core import dist
@@ -76,6 +77,7 @@ class Checkpoints:
         with channel.fail_together():
             if channel.rank == 0:
                 self._take_lease()
+        check_shared(self._storage, channel)
         self._owner = int(channel.all_gather(os.getpid())[0])
         self._channel, self._snapshotter = channel, Snapshotter(channel)
 
@@ -201,7 +203,7 @@ class Checkpoints:
     def _take_lease(self) -> None:
         try:
             self._storage.create()
-            self._lease = self._storage.lease()
+            self._lease = self._storage.lease(self._lost)
             clean(self._storage)
         except OSError as error:
             self._release_lease()
@@ -214,10 +216,18 @@ class Checkpoints:
             self._lease.release()
             self._lease = None
 
+    def _lost(self, error: CheckpointError) -> None:
+        """Let the run end at its next step: another process has taken the lease."""
+        self.background.error = self.background.error or error
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
     def _commit(self, snapshot: Snapshot) -> None:
         """Commit a snapshot, then remove old checkpoints; runs in the background on all ranks."""
         assert self._channel is not None
-        commit(self._storage, self._channel, snapshot, self._owner)
+        commit(self._storage, self._channel, snapshot, self._owner, self._check_lease)
         if self._channel.rank == 0:
             self._infos[snapshot.step] = snapshot.info
             self._remove_old(snapshot.step)
@@ -226,6 +236,7 @@ class Checkpoints:
 
     def _remove_old(self, saved: int) -> Paths:
         removed = []
+        self._check_lease()
         for path in self._to_remove(saved):
             try:
                 self._storage.delete(path.name)

@@ -35,7 +35,7 @@ CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints."""
 
 LOCK = ".lock"
-"""The process that writes into a folder of checkpoints."""
+"""The folder with the lease of the process that writes into a folder of checkpoints."""
 
 MEDIA = "media"
 """The folder of logged images."""

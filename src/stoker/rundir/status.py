@@ -1,7 +1,7 @@
 """`Status`: whether a run is alive, how far it got, and when it will end."""
 
+import os
 import re
-import socket
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 from stoker.rundir import files
 from stoker.rundir.metrics_index import Columns
 from stoker.rundir.safe_folder import SafeFolder
-from stoker.storage.lock import is_running, parse_owner
+from stoker.storage.lock import newest_lease, parse_owner
 
 State: TypeAlias = Literal["running", "finished", "preempted", "stopped", "failed", "dead"]
 
@@ -58,7 +58,7 @@ def status_of(folder: SafeFolder, columns: Columns, config: dict[str, Any]) -> S
     """Return the status of a run from its lock, its log and the age of its files."""
     log = folder.tail(files.LOG, _LOG_TAIL).decode(errors="replace")
     last = _last_row(columns)
-    written = folder.stats(*_WRITTEN)
+    written = [*folder.stats(*_WRITTEN), lease_file(folder)]
     seen = max((file.st_mtime for file in written if file is not None), default=0.0)
     state, why = _state(folder, log, seen, columns)
     total, epochs = _limits(log, config)
@@ -70,14 +70,24 @@ def status_of(folder: SafeFolder, columns: Columns, config: dict[str, Any]) -> S
     return Status(state, why, seen, step, total, epoch, epochs, eta)
 
 
+def lease_file(run: SafeFolder) -> os.stat_result | None:
+    """Return size and time of the lease of a run, which changes while it runs."""
+    folder = run.below(files.CHECKPOINTS, files.LOCK)
+    name = newest_lease(folder.files())
+    return folder.stat(name) if name is not None else None
+
+
 def _state(folder: SafeFolder, log: str, seen: float, columns: Columns) -> tuple[State, str]:
-    owner = parse_owner(folder.below(files.CHECKPOINTS).head(files.LOCK, 4096))
-    if owner is not None and is_running(owner):
+    leases = folder.below(files.CHECKPOINTS, files.LOCK)
+    owner = parse_owner(leases.head(newest_lease(leases.files()) or "", 4096))
+    is_held = owner is not None and not owner.released
+    running = owner.is_running() if owner is not None and is_held else None
+    if running:
         return "running", ""
-    if owner is not None and owner["host"] == socket.gethostname():
-        return "dead", f"process {str(owner['pid'])[:20]} died without logging an end"
+    if running is False:
+        return "dead", f"{owner} died without logging an end"
     ended = _ending(log)
-    if ended is not None and owner is None:
+    if ended is not None and not is_held:
         return ended
     if time.time() - seen < quiet_for(columns):
         return "running", ""

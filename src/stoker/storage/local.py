@@ -14,7 +14,7 @@ import xxhash
 from stoker.core.errors import UnsupportedURLError
 from stoker.storage import crash_points
 from stoker.storage.lock import Lock
-from stoker.storage.storage import FileRecord, Storage
+from stoker.storage.storage import FileRecord, OnLost, Storage
 
 _READ_BLOCK = 32 << 20
 """Bytes per read. Each call has to get the GIL back from the training loop, so calls are few."""
@@ -134,9 +134,9 @@ class LocalStorage:
         crash_points.at("renamed")
         _sync_folder(new.parent)
 
-    def lease(self) -> Lock:
-        """Take the lock of the folder."""
-        lock = Lock(self.folder)
+    def lease(self, on_lost: OnLost = lambda error: None) -> Lock:
+        """Take the lease of the folder."""
+        lock = Lock(self.folder, on_lost)
         lock.acquire()
         return lock
 

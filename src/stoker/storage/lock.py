@@ -1,129 +1,362 @@
-"""The lease of a local folder: a lock that a killed owner cannot keep."""
+"""The lease of a local folder: its owner renews it, and loses it once it no longer does.
 
-import errno
-import fcntl
+    .lock/00000007.json     the owner: who, since when, and a counter that grows with each renewal
+
+The file with the highest number is the lease. The next owner is the process that creates the next
+number: only one can, on every file system and from every host, also where `flock` does nothing.
+A process that finds a higher number than its own has lost the lease.
+"""
+
 import json
 import os
 import socket
-import weakref
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from errno import ENOSYS, ENOTSUP, EOPNOTSUPP, EPERM, ESTALE
+from functools import cache
 from pathlib import Path
 
 from stoker.core.errors import CheckpointError
 from stoker.rundir import files
+from stoker.storage.storage import OnLost
 
-_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+PERIOD = 60.0
+"""Seconds without a renewal after which the owner of a lease counts as gone."""
+
+_RENEWALS = 6
+"""Renewals per period."""
+
+_LENGTH = 1024
+"""The size of the file, always the same, so that a renewal overwrites it in place."""
+
+_LARGEST_NUMBER = 10**8
+_NO_HARD_LINKS = {EPERM, ENOTSUP, EOPNOTSUPP, ENOSYS}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The owner of a lease, as its file describes it.
+
+    Args:
+        token: a random text that no other owner has.
+        host: the name of its machine, to show it.
+        kernel: equal for processes that see each other's ids; None if unknown.
+        pid: its process id.
+        started: when the process started; another one with the same id has started later.
+        since: when it acquired the lease, in seconds since 1970 by its own clock.
+        renewed: when it last renewed the lease.
+        renewals: how often it has done so.
+        released: whether it has given the lease back.
+    """
+
+    token: str
+    host: str
+    kernel: str | None
+    pid: int
+    started: str | None
+    since: float
+    renewed: float
+    renewals: int = 0
+    released: bool = False
+
+    def __str__(self) -> str:
+        """Return who it is."""
+        return f"process {self.pid} on {self.host}"
+
+    @classmethod
+    def this_process(cls) -> "Owner":
+        """Return this process as an owner."""
+        pid, now = os.getpid(), round(time.time(), 3)
+        token, host = os.urandom(8).hex(), socket.gethostname()
+        return cls(token, host, _kernel(), pid, _start_time(pid), now, now)
+
+    def is_running(self) -> bool | None:
+        """Return whether the process runs; None if that cannot be known on this machine."""
+        if self.kernel != _kernel() or (self.kernel is None and self.host != socket.gethostname()):
+            return None
+        started = _start_time(self.pid)
+        if started is not None:
+            return started == self.started
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:
+            pass
+        return False if _is_zombie(self.pid) else None
 
 
 class Lock:
-    """The exclusive right to write into a folder, held by the operating system.
+    """The exclusive right to write into a folder.
 
-    The file ``.lock`` names its owner. On a file system without locks the name alone decides: an
-    owner on this machine counts if it is still running, by process id and start time.
+    Clocks of different hosts are never compared. An owner on this machine counts while its process
+    exists, even if it is stopped. Any other owner counts while it renews the lease: `acquire`
+    watches its file for up to `PERIOD` seconds.
+
+    Args:
+        folder: the folder.
+        on_lost: called in a background thread if another process has taken the lease.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / files.LOCK
-        self._file: int | None = None
+    def __init__(self, folder: Path, on_lost: OnLost = lambda error: None) -> None:
+        self._folder = folder / files.LOCK
+        self._on_lost = on_lost
+        self._number = 0
+        self._owner: Owner | None = None
+        self._done = threading.Event()
+        self._writing = threading.Lock()
 
     def acquire(self) -> None:
-        """Take the lock, or raise a `CheckpointError` that names its owner."""
-        if self._file is not None:
+        """Take the lease, or raise a `CheckpointError` that names its owner."""
+        if self._owner is not None:
             return
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            held = _is_held(file)
-            owner = parse_owner(os.pread(file, 4096, 0))
-            if held or (owner is not None and is_running(owner)):
-                who = "another process" if owner is None else _describe(owner)
-                raise CheckpointError(
-                    f"'{self._path.parent}' is in use by {who}: wait for it, or use another folder"
-                )
-            if owner is not None:
-                from stoker.core.log import get_logger  # imports torch
+        if self._folder.is_symlink() or self._folder.is_file():
+            self._folder.unlink()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while not self._take(self._wait_until_free() + 1):
+            pass
+        self._done = threading.Event()
+        threading.Thread(
+            target=self._renew_until, args=(self._done,), name="stoker-lease", daemon=True
+        ).start()
 
-                get_logger().warning(
-                    f"taking over '{self._path.parent}' from {_describe(owner)}, which is gone"
-                )
-            _write_owner(file, json.dumps(_this_process()))
-        except BaseException:
-            os.close(file)
-            raise
-        self._file = file
-        _close_in_children(self)
+    def check(self) -> None:
+        """Raise a `CheckpointError` if another process has taken the lease."""
+        number = _highest(os.listdir(self._folder)) if self._folder.is_dir() else 0
+        if self._owner is None or number <= self._number:
+            return
+        who = parse_owner(_read(self._folder / _name(number))) or "another process"
+        raise CheckpointError(
+            f"this run has lost '{self._folder.parent}' to {who}, which saw it renew its lease for "
+            f"{PERIOD:g} s no more: it stops, and nothing of the new owner's is overwritten"
+        )
 
     def release(self) -> None:
-        """Give the lock back."""
-        if self._file is not None:
-            _write_owner(self._file, "")
-            self.close()
+        """Give the lease back. In a forked child this leaves the parent's lease in place."""
+        if self._owner is None or self._owner.pid != os.getpid():
+            return
+        self._done.set()
+        with self._writing, suppress(OSError):
+            self._write(replace(self._owner, released=True))
+        self._owner = None
 
-    def close(self) -> None:
-        """Close the file. In a forked child this leaves the parent's lock in place."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+    # Taking it
+
+    def _wait_until_free(self) -> int:
+        """Return the number of the last lease when its owner is gone; raise while it is there."""
+        while True:
+            number, text = self._newest()
+            owner = parse_owner(text)
+            if number == 0 or (owner is not None and owner.released):
+                return number
+            running = owner.is_running() if owner is not None else None
+            if running is None:
+                running = not self._is_silent(number, text, owner)
+                owner = parse_owner(self._newest()[1])
+            if running and owner is not None and not owner.released:
+                raise CheckpointError(_in_use(self._folder.parent, owner))
+            if running:
+                continue  # the lease has just changed hands
+            who = owner or "a process"
+            _warn(f"taking over '{self._folder.parent}' from {who}, which is gone")
+            return number
+
+    def _is_silent(self, number: int, text: bytes, owner: Owner | None) -> bool:
+        """Watch a lease; return whether it is the same after a full period by our own clock."""
+        _warn(
+            f"'{self._folder.parent}' is held by {owner or 'a process'}, which cannot be seen from "
+            f"here: waiting up to {PERIOD:g} s for a sign of life"
+        )
+        deadline = time.monotonic() + PERIOD
+        while time.monotonic() < deadline:
+            time.sleep(min(0.5, PERIOD / 20))
+            if self._newest() != (number, text):
+                return False
+        return True
+
+    def _newest(self) -> tuple[int, bytes]:
+        number = _highest(os.listdir(self._folder))
+        return number, _read(self._folder / _name(number)) if number else b""
+
+    def _take(self, number: int) -> bool:
+        """Create the lease of a number; return False if another process was faster."""
+        owner = Owner.this_process()
+        if not _create(self._folder, number, _encode(owner), owner.token):
+            return False
+        names = os.listdir(self._folder)
+        if _highest(names) != number:  # the number had been used and removed before
+            _remove(self._folder, [_name(number)])
+            return False
+        _remove(self._folder, [name for name in names if name != _name(number)])
+        self._number, self._owner = number, owner
+        return True
+
+    # Renewing it
+
+    def _renew_until(self, done: threading.Event) -> None:
+        while not done.wait(PERIOD / _RENEWALS):
+            try:
+                self.check()
+                self._renew()
+            except CheckpointError as error:
+                self._on_lost(error)
+                return
+            except OSError:  # the disk may be back at the next renewal
+                continue
+
+    def _renew(self) -> None:
+        with self._writing:
+            if self._owner is None:
+                return
+            now, renewals = round(time.time(), 3), self._owner.renewals + 1
+            self._owner = replace(self._owner, renewed=now, renewals=renewals)
+            try:
+                self._write(self._owner)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) and error.errno != ESTALE:
+                    raise
+                # someone has removed the file, and nobody has taken the lease
+                self._folder.mkdir(parents=True, exist_ok=True)
+                _create(self._folder, self._number, _encode(self._owner), self._owner.token)
+
+    def _write(self, owner: Owner) -> None:
+        file = os.open(
+            self._folder / _name(self._number), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+        try:
+            os.pwrite(file, _encode(owner), 0)
+        finally:
+            os.close(file)
 
 
-def parse_owner(text: bytes) -> dict[str, object] | None:
-    """Return the owner that a lock file names, None after a release."""
+def newest_lease(names: Iterable[str]) -> str | None:
+    """Return which of the files in a ``.lock`` folder is the lease, None if there is none."""
+    number = _highest(names)
+    return _name(number) if number else None
+
+
+def parse_owner(text: bytes) -> Owner | None:
+    """Return the owner that a lease names, None if it names none."""
     try:
-        owner = json.loads(text)
-        return owner if isinstance(owner, dict) and {"pid", "host"} <= owner.keys() else None
-    except (ValueError, RecursionError):  # empty after a release, torn after a kill
+        fields = json.loads(text)
+        owner = Owner(**fields)
+    except (ValueError, TypeError, RecursionError):  # torn by a power failure, or not ours
+        return None
+    kinds = ((owner.token, str), (owner.host, str), (owner.pid, int), (owner.released, bool))
+    numbers = (owner.since, owner.renewed, owner.renewals)
+    is_valid = all(type(value) is kind for value, kind in kinds) and owner.pid > 0
+    is_valid = is_valid and all(type(n) in (int, float) and 0 <= n < 1e12 for n in numbers)
+    return replace(owner, host=owner.host[:200]) if is_valid else None
+
+
+def _in_use(folder: Path, owner: Owner) -> str:
+    since, renewed = (
+        f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
+        for when in (owner.since, owner.renewed)
+    )
+    return (
+        f"'{folder}' is in use by {owner} since {since} UTC, last renewed {renewed}: wait until it "
+        "has ended, stop it, or use another folder"
+    )
+
+
+def _warn(message: str) -> None:
+    from stoker.core.log import get_logger  # imports torch
+
+    get_logger().warning(message)
+
+
+def _name(number: int) -> str:
+    return f"{number:08}.json"
+
+
+def _highest(names: Iterable[str]) -> int:
+    stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    found = [int(s) for s in stems if s.isascii() and s.isdigit() and len(s) == len("00000000")]
+    return max((number for number in found if number < _LARGEST_NUMBER), default=0)
+
+
+def _encode(owner: Owner) -> bytes:
+    return json.dumps(asdict(owner)).encode().ljust(_LENGTH)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # removed by the next owner, or a link
+        return b""
+    try:
+        return os.pread(file, 4 * _LENGTH, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def _create(folder: Path, number: int, text: bytes, token: str) -> bool:
+    """Create a file with its contents at once; return False if it exists already."""
+    temporary, path = folder / f".{token}", folder / _name(number)
+    mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        _write_new(temporary, text, mode)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return temporary.stat().st_nlink == 2  # over NFS, a repeated request may say so
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _write_new(path, text, mode)
+        return True
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        return False  # the process that was faster has removed the temporary file
+    finally:
+        _remove(folder, [temporary.name])
+
+
+def _write_new(path: Path, text: bytes, mode: int) -> None:
+    file = os.open(path, mode, 0o666)
+    try:
+        os.pwrite(file, text, 0)
+    finally:
+        os.close(file)
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(OSError):
+            os.unlink(folder / name)
+
+
+@cache
+def _kernel() -> str | None:
+    """Return what two processes share that see each other's ids: one boot, one pid namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
         return None
 
 
-def is_running(owner: dict[str, object]) -> bool:
-    """Return whether the owner runs on this machine, and is not another process with its id."""
-    if owner["host"] != socket.gethostname():
-        return False
-    pid = owner["pid"]
-    started = _start_time(pid) if isinstance(pid, int) else None
-    return started is not None and started == owner.get("started")
-
-
-def _is_held(file: int) -> bool:
-    """Take the lock of the operating system; return whether another process has it."""
+def _process_fields(pid: int) -> list[str] | None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-    return False
-
-
-def _close_in_children(lock: Lock) -> None:
-    # a worker that outlives a killed owner would keep the lock through its copy of the file
-    reference = weakref.ref(lock)
-
-    def close() -> None:
-        if (lock := reference()) is not None:
-            lock.close()
-
-    os.register_at_fork(after_in_child=close)
-
-
-def _this_process() -> dict[str, object]:
-    pid = os.getpid()
-    return {"pid": pid, "host": socket.gethostname(), "started": _start_time(pid)}
-
-
-def _describe(owner: dict[str, object]) -> str:
-    return f"process {owner['pid']} on {owner['host']}"
-
-
-def _write_owner(file: int, text: str) -> None:
-    os.ftruncate(file, 0)
-    os.pwrite(file, text.encode(), 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
 
 
 def _start_time(pid: int) -> str | None:
-    """Return when a process was started, in ticks since this boot; None if it does not run."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else f"{boot}/{fields[19]}"
+    """Return when a process was started, in ticks since the boot; None if it does not run."""
+    fields = _process_fields(pid)
+    return None if fields is None or fields[0] == "Z" else fields[19]
+
+
+def _is_zombie(pid: int) -> bool:
+    fields = _process_fields(pid)
+    return fields is not None and fields[0] == "Z"

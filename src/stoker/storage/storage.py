@@ -1,8 +1,10 @@
 """The `Storage` protocol: what a checkpoint needs from the place it is stored in."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+from stoker.core.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +16,21 @@ class FileRecord:
 
 
 class Lease(Protocol):
-    """The exclusive right to write into a folder; it ends with the process that holds it."""
+    """The exclusive right to write into a folder.
+
+    It is renewed in the background. It ends with the process that holds it, and other processes may
+    take it once it is no longer renewed.
+    """
+
+    def check(self) -> None:
+        """Raise a `CheckpointError` if another process has taken the lease."""
 
     def release(self) -> None:
         """Let others write."""
+
+
+OnLost: TypeAlias = Callable[[CheckpointError], None]
+"""Called in a background thread if another process has taken a lease."""
 
 
 class Storage(Protocol):
@@ -78,8 +91,11 @@ class Storage(Protocol):
             FileExistsError: ``target`` exists, and ``replaced`` is None.
         """
 
-    def lease(self) -> Lease:
+    def lease(self, on_lost: OnLost = ...) -> Lease:
         """Become the only process that writes into the folder.
+
+        Args:
+            on_lost: called if another process has taken the lease.
 
         Raises:
             CheckpointError: another process holds the lease.

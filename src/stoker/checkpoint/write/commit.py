@@ -17,6 +17,7 @@ from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, checkpoint_name, list_steps
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.sharding.rank_channel import RankChannel
+from stoker.checkpoint.sharding.shared_folder import PROBE
 from stoker.checkpoint.write.snapshot import Snapshot
 from stoker.core.errors import CheckpointError
 from stoker.storage import FileRecord, Storage, crash_points
@@ -64,7 +65,13 @@ class Background:
 _ASIDE = ".aside-"
 
 
-def commit(storage: Storage, channel: RankChannel, snapshot: Snapshot, owner: int) -> None:
+def commit(
+    storage: Storage,
+    channel: RankChannel,
+    snapshot: Snapshot,
+    owner: int,
+    check_lease: Callable[[], None] = lambda: None,
+) -> None:
     """Write a snapshot as a checkpoint; all ranks call it, rank 0 publishes it.
 
     Args:
@@ -72,6 +79,7 @@ def commit(storage: Storage, channel: RankChannel, snapshot: Snapshot, owner: in
         channel: connects the ranks.
         snapshot: what this rank writes.
         owner: a number that is the same on all ranks, to tell leftovers of runs apart.
+        check_lease: raises if another process has taken the folder.
     """
     partial = f".{checkpoint_name(snapshot.step)}.partial-{owner}"
     try:
@@ -83,7 +91,8 @@ def commit(storage: Storage, channel: RankChannel, snapshot: Snapshot, owner: in
         with channel.fail_together(), _explain_disk_errors(storage, snapshot):
             if channel.rank == 0:
                 step, info, split = snapshot.step, snapshot.info, snapshot.split
-                publish(storage, partial, Manifest(step, info, channel.world_size, files, split))
+                manifest = Manifest(step, info, channel.world_size, files, split)
+                publish(storage, partial, manifest, check_lease)
     except BaseException:
         if channel.rank == 0:
             with suppress(OSError):  # `clean` removes it at the next start
@@ -100,11 +109,14 @@ def write_files(
     return {name: partial.write(name, blocks) for name, blocks in files.items()}
 
 
-def publish(storage: Storage, partial: str, manifest: Manifest) -> None:
+def publish(
+    storage: Storage, partial: str, manifest: Manifest, check_lease: Callable[[], None]
+) -> None:
     """Turn the partial folder into a checkpoint; if verification fails, undo it and raise."""
     crash_points.at("before-manifest")
     storage.below(partial).write(MANIFEST, [manifest.text().encode()])
     crash_points.at("manifest-written")
+    check_lease()
     final = checkpoint_name(manifest.step)
     aside = _ASIDE + final
     if {final, aside} <= {*storage.list()}:
@@ -131,7 +143,7 @@ def clean(storage: Storage) -> None:
             _settle_aside(storage, name)
     for name in storage.list():
         partial = name.startswith(".step-") and ".partial-" in name
-        if partial or name.startswith(".trash-"):
+        if partial or name.startswith((".trash-", PROBE)):
             with suppress(OSError):
                 storage.delete(name)
 

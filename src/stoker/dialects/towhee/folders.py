@@ -159,7 +159,7 @@ def forget(output_dir: Path) -> None:
     folder = output_dir / files.CHECKPOINTS
     _remove(Checkpoints(folder))
     if dist.is_main():
-        (folder / files.LOCK).unlink(missing_ok=True)
+        shutil.rmtree(folder / files.LOCK, ignore_errors=True)
         with suppress(OSError):  # the folder may have other files
             folder.rmdir()
 

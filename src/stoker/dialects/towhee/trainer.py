@@ -1,5 +1,6 @@
 """`Trainer`: train a model with a config and data."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -393,4 +394,4 @@ class Trainer:
 def _saved(native: stoker.Trainer, folder: Path) -> None:
     native.save(folder)
     if dist.is_main():
-        (folder / files.LOCK).unlink(missing_ok=True)
+        shutil.rmtree(folder / files.LOCK, ignore_errors=True)
