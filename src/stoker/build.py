@@ -321,7 +321,7 @@ def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -
         optional=True,
     )
     default = stock.default(log_every=run.log_every, progress=run.progress, checkpoint=checkpoint)
-    if run.hung_after is not None and dist.world_size() > 1:
+    if dist.world_size() > 1:
         default.append(stock.Heartbeat(run.hung_after))
     if stock.in_ray_worker():
         default.append(stock.RayReport())

@@ -95,7 +95,7 @@ class RunConfig:
     grace: float = _option(30.0, "Seconds allowed for the final checkpoint after SIGTERM.")
     dead_after: float = _option(10.0, "Seconds within which the job ends after a process died.")
     hung_after: float | None = _option(
-        1800.0, "Seconds without progress after which a process is ended."
+        300.0, "Seconds after which a process of several that stands still is ended."
     )
     default_hooks: bool = _option(True, "Add hooks.default() to the hooks of the config.")
     limit_train_batches: int | float | None = _option(

@@ -182,6 +182,15 @@ def broadcast_object(value: Any, source: int) -> Any:
     return held[0]
 
 
+def lost_peer(error: BaseException | None) -> bool:
+    """Return whether an error is due to a connection that another rank has closed."""
+    while error is not None:
+        if isinstance(error, c10d.DistError) or "peer" in str(error):  # gloo: a RuntimeError
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Keep collectives local within the block, because other ranks may not take part."""

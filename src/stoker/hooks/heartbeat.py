@@ -1,105 +1,301 @@
-"""`Heartbeat`: end a process that hangs."""
+"""`Heartbeat`: end a job in which a rank hangs, and name that rank."""
 
+import atexit
 import faulthandler
 import os
+import signal
+import socket
 import threading
-from time import monotonic
+from time import monotonic, process_time
+from typing import Any, Literal
 
 from stoker.core import dist
+from stoker.core.beats import (
+    DUMP,
+    HUNG,
+    Beat,
+    BeatExchange,
+    Seen,
+    collective_counts,
+    next_number,
+    process_stat,
+)
 from stoker.hooks.base.hook import Hook, Priority
+from stoker.hooks.base.stack import Stack
 from stoker.run import Run
+from stoker.storage import crash_points
 
-HUNG = 75
-"""The exit code of a process that hung."""
+_PATIENCE = 4
+"""How many times longer a process may work without progress than stand still."""
+_LONGEST = 1800.0
+"""Seconds for compiling, and for a rank that has not joined the run."""
+_GONE = ("", "Z", "X")
+"""The states of a process that has exited."""
+_WORKING = 0.01
+"""The share of a CPU that a process uses if it does anything at all."""
 
 
 class Heartbeat(Hook):
-    """End a process that makes no progress, so that its launcher can end the job.
+    """Ends a job in which a rank hangs: in its data, a step, a validation, a save or a hook.
 
-    A hanging rank, for example in its data loader, leaves all other ranks waiting. A background
-    thread detects it: after ``after`` seconds without progress it prints where the process is and
-    the stacks of all threads, and ends the process with exit code 75. A process inside a step may
-    be waiting for another rank, so it gets a few extra seconds and the hanging rank reports first.
+    A thread of each process looks at the process a few times a minute, and training does nothing
+    for it. A process stands still if its counters, collectives and saves do not advance and it uses
+    no CPU. After ``after`` seconds it prints what it is doing and the stacks of its threads, and
+    exits with code 75. A process that works without advancing, or is in its first step, has four
+    times as long; one that compiles has half an hour.
+
+    A process that waits for another rank is left alone: it has started more collectives than that
+    rank. The ranks know from each other through the store of the process group. A process that is
+    stopped (SIGSTOP) cannot report itself: the rank before it prints its stacks and kills it.
+
+    A job of several ranks has this hook even if you do not add it.
 
     Args:
-        after: Seconds without progress. Choose more than the longest step, save or data fetch.
+        after: Seconds to stand still. Choose more than the longest time that a data fetch, an
+            operation or a hook of yours waits for something. None turns it off.
     """
 
     priority = Priority.MEASURE
     same_on_all_ranks = True
 
-    def __init__(self, after: float = 1800.0) -> None:
-        if after <= 0:
+    def __init__(self, after: float | None = 300.0) -> None:
+        if after is not None and not after > 0:
             raise ValueError(f"after must be a positive number of seconds, got {after}")
         self.after = after
-        self._beat: tuple[str, int] = ("", 0)  # a new object at every point
         self._done = threading.Event()
+        self._watchdog: Watchdog | None = None
+        self._thread: threading.Thread | None = None
 
     def before_run(self, run: Run) -> None:
-        """Start the watchdog thread."""
-        self._beat = ("getting ready at step", run.step)
-        self._done = threading.Event()
-        threading.Thread(target=self._watch, args=(self._done,), daemon=True).start()
+        """Start the watchdog thread, which ends with the run."""
+        if self.after is None:
+            return
+        self._stop()
+        atexit.register(self._stop)
+        interval = min(5.0, self.after / 20)
+        self._watchdog, self._done = Watchdog(run, self.after, interval), threading.Event()
+        arguments = (self._watchdog, self._done, interval)
+        self._thread = threading.Thread(target=self._watch, args=arguments, daemon=True)
+        self._thread.start()
 
-    def after_run(self, run: Run) -> None:
-        """Stop the watchdog thread."""
+    def _stop(self) -> None:
+        """End the thread of the last run, which may not have noticed yet that it has ended."""
+        atexit.unregister(self._stop)
         self._done.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+            self._thread = None
 
-    def before_epoch(self, run: Run) -> None:
-        """Expect the first batch."""
-        self._beat = ("fetching data after step", run.step)
+    def on_exception(self, run: Run) -> None:
+        """Add to the error of a lost connection which rank has left."""
+        if self._watchdog is not None and run.error is not None and dist.lost_peer(run.error):
+            for line in self._watchdog.who_left():
+                run.error.add_note(line)
 
-    def before_step(self, run: Run) -> None:
-        """Expect the end of the step."""
-        self._beat = ("in step", run.step + 1)
-
-    def after_step(self, run: Run) -> None:
-        """Expect the next batch."""
-        self._beat = ("fetching data after step", run.step)
-
-    def after_train_epoch(self, run: Run) -> None:
-        """Expect the work at the end of the epoch."""
-        self._beat = ("at the end of epoch", run.current_epoch)
-
-    def before_val(self, run: Run) -> None:
-        """Expect the first validation batch."""
-        self._beat = ("fetching data for the validation after step", run.step)
-
-    def before_val_step(self, run: Run) -> None:
-        """Expect the end of the validation batch."""
-        self._beat = ("in the validation after step", run.step)
-
-    def after_val_step(self, run: Run) -> None:
-        """Expect the next validation batch."""
-        self._beat = ("fetching data for the validation after step", run.step)
-
-    def after_val(self, run: Run) -> None:
-        """Expect the next training batch."""
-        self._beat = ("fetching data after step", run.step)
-
-    def before_predict_step(self, run: Run) -> None:
-        """Expect the end of the prediction batch."""
-        self._beat = ("in a prediction after step", run.step)
-
-    def after_predict_step(self, run: Run) -> None:
-        """Expect the next batch to predict."""
-        self._beat = ("fetching data for a prediction after step", run.step)
-
-    def _watch(self, done: threading.Event) -> None:
-        last, since = self._beat, monotonic()
-        while not done.wait(min(5.0, self.after / 20)):
-            if self._beat is not last:
-                last, since = self._beat, monotonic()
-                continue
-            idle = monotonic() - since
-            may_wait_for_others = last[0].startswith("in ")
-            if idle > self.after + (min(5.0, self.after) if may_wait_for_others else 0.0):
-                _end(f"rank {dist.rank()} has made no progress for {idle:.0f} s: it is "
-                     f"{last[0]} {last[1]}")  # fmt: skip
+    def _watch(self, watchdog: "Watchdog", done: threading.Event, interval: float) -> None:
+        while not done.wait(interval) and watchdog.look(monotonic()):
+            pass
+        watchdog.leave()
 
 
-def _end(message: str) -> None:
+class Watchdog:
+    """Judges whether this process, or the next rank, hangs.
+
+    Args:
+        run: the run in progress, on the thread that calls this.
+        after: seconds to stand still.
+        interval: seconds between two looks.
+    """
+
+    def __init__(self, run: Run, after: float, interval: float) -> None:
+        self._run, self._after, self._interval = run, after, interval
+        self._thread = threading.get_ident()
+        self._parent = os.getppid()
+        self._progress: Any = None
+        self._advanced = -1  # how often it has, not counting the first look
+        self._since = self._last_look = monotonic()
+        self._cpu = 0.0
+        self._exchange = BeatExchange(interval) if dist.world_size() > 1 else None
+        if self._exchange is not None:
+            self._neighbour = (dist.rank() + 1) % dist.world_size()
+            self._prints_stacks = _print_stacks_on_signal()
+            self._exchange.own = self._beat(Stack(self._thread))
+            self._exchange.start()
+
+    def look(self, now: float) -> bool:
+        """Look at the run, and end a process that hangs; return whether the run is in progress."""
+        stack = Stack(self._thread)
+        if not stack.in_trainer:
+            return False
+        progress = self._measure()
+        overslept = now - self._last_look > max(self._after / 2, 3 * self._interval)
+        self._last_look = now
+        if progress != self._progress or overslept or stack.in_debugger or _is_traced():
+            self._advanced += progress != self._progress
+            self._progress, self._since, self._cpu = progress, now, process_time()
+        exchange = self._exchange
+        idle = now - self._since
+        if exchange is not None:
+            exchange.own = self._beat(stack)
+            self._check_neighbour(exchange)
+            self._check_launcher()
+        if idle > self._limit(stack, idle):
+            self._check_self(stack, idle)
+        return True
+
+    def leave(self) -> None:
+        """Report that this rank has left the run."""
+        if self._exchange is not None:
+            error = self._run.error
+            failed = error is not None and not isinstance(error, SystemExit)
+            self._exchange.own = self._beat(None, "failed" if failed else "ended")
+            self._exchange.stop()
+
+    def who_left(self) -> list[str]:
+        """Return a line for each rank that has left the run without an error."""
+        return [
+            f"rank {rank} ({seen.beat.process}) has left the job: it was {seen.beat.where}"
+            for rank, seen in self._others(wait=True).items()
+            if seen.beat.left == "ended" or seen.beat.state in ("", "Z")
+        ]
+
+    # Looking
+
+    def _measure(self) -> tuple[Any, ...]:
+        """Return numbers of which some change when the run advances."""
+        run, feeder = self._run, self._run.feeder
+        batches = feeder.position.batches if feeder is not None else 0
+        micro_batches = len(getattr(run, "outputs", ()))
+        counts = collective_counts() if self._exchange is not None else {}
+        return (run.samples, run.step, id(feeder), batches, micro_batches,
+                counts, crash_points.passed)  # fmt: skip
+
+    def _limit(self, stack: Stack, idle: float) -> float:
+        """Return the seconds that this process may go without progress."""
+        if stack.compiling:
+            return max(self._after, _LONGEST)
+        works = process_time() - self._cpu > _WORKING * idle
+        return self._after * (_PATIENCE if works or self._advanced < 1 else 1)
+
+    def _beat(self, stack: Stack | None, left: Literal["", "ended", "failed"] = "") -> Beat:
+        pid = os.getpid()
+        return Beat(
+            number=next_number(),
+            where=stack.where(self._run) if stack is not None else f"at step {self._run.step}",
+            waiting=stack is not None and (stack.waiting or stack.in_debugger),
+            collectives={} if self._run.engine.stages is not None else collective_counts(),
+            left=left,
+            prints_stacks=self._prints_stacks,
+            host=socket.gethostname(),
+            pid=pid,
+            started=process_stat(pid)[1],
+        )
+
+    # Judging
+
+    def _check_self(self, stack: Stack, idle: float) -> None:
+        rank = dist.rank()
+        what = f"rank {rank} has made no progress for {idle:.0f} s: it is {stack.where(self._run)}"
+        if self._exchange is None or not self._waits():
+            process = f"pid {os.getpid()} on {socket.gethostname()}"
+            _end(f"{what} ({process})")
+        others = self._others(wait=False)
+        absent = [rank for rank in range(dist.world_size()) if rank not in others]
+        absent.remove(rank)
+        left = [rank for rank, seen in others.items() if seen.beat.left]
+        if left and idle > 2 * self._after:
+            _end(f"{what}, waiting for rank {left[0]}, which has left the run")
+        if absent and idle > max(self._after, _LONGEST):
+            _end(f"{what}, waiting for rank {absent[0]}, which has not started to train")
+        if idle > 2 * self._after and not absent and all(self._waits_for_others(others)):
+            _end(f"{what}, and every rank waits for another")
+
+    def _waits(self) -> bool:
+        """Return whether this process waits for another rank."""
+        others = self._others(wait=True)
+        assert self._exchange is not None
+        assert self._exchange.own is not None
+        return _waits(self._exchange.own, [seen.beat for seen in others.values()])
+
+    def _waits_for_others(self, others: dict[int, Seen]) -> list[bool]:
+        assert self._exchange is not None
+        assert self._exchange.own is not None
+        beats = [self._exchange.own, *(seen.beat for seen in others.values())]
+        return [_waits(beat, [other for other in beats if other is not beat]) for beat in beats]
+
+    def _others(self, *, wait: bool) -> dict[int, Seen]:
+        if self._exchange is None:
+            return {}
+        return self._exchange.everyone() if wait else dict(self._exchange.seen)
+
+    def _check_neighbour(self, exchange: BeatExchange) -> None:
+        """End the next rank if it does not report; on another machine, end this process."""
+        rank = self._neighbour
+        exchange.wanted.add(rank)
+        seen = exchange.seen.get(rank)
+        if seen is not None and seen.beat.left:
+            self._neighbour = (rank + 1) % exchange.world_size
+        if seen is None or seen.beat.left or rank == exchange.rank or seen.silence <= self._after:
+            return
+        beat, state = seen.beat, seen.beat.state
+        if state in _GONE or state == "t":  # its launcher notices; or a debugger holds it
+            return
+        if state in ("R", "S", "I") and seen.silence <= _PATIENCE * self._after:
+            return
+        how = {"T": "it is stopped (state T)", "D": "it waits for a device (state D)"}
+        what = (
+            f"rank {rank} has not reported for {seen.silence:.0f} s: "
+            f"{how.get(state or '', 'it does not respond')}, {beat.where} ({beat.process})"
+        )
+        if state is None:
+            _end(what, stacks=False)
+        _print(f"{what}; the stacks of its threads:")
+        beat.end()
+        if beat.state not in _GONE:
+            _end(f"rank {rank} cannot be ended", stacks=False)
+
+    def _check_launcher(self) -> None:
+        """Save and exit if the launcher is gone: nobody else would end this process."""
+        if os.getppid() != self._parent:
+            self._parent = os.getppid()
+            _print(f"rank {dist.rank()}: its launcher is gone; it saves and exits")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _waits(beat: Beat, others: list[Beat]) -> bool:
+    """Return whether a rank waits for another: it has started more collectives than that one."""
+    ahead = behind = False
+    for other in others:
+        for group, count in beat.collectives.items():
+            theirs = other.collectives.get(group, count)
+            ahead, behind = ahead or theirs < count, behind or theirs > count
+    return (ahead and not behind) or (beat.waiting and not behind)
+
+
+def _print_stacks_on_signal() -> bool:
+    """Let a signal print the stacks of this process, even if Python cannot run."""
+    if DUMP is None or signal.getsignal(DUMP) is not signal.SIG_DFL:
+        return False
+    faulthandler.register(DUMP, file=2, all_threads=True)
+    return True
+
+
+def _is_traced() -> bool:
+    """Return whether a debugger such as gdb is attached."""
+    try:
+        with open("/proc/self/status") as file:
+            return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in file)
+    except OSError:
+        return False
+
+
+def _print(message: str) -> None:
+    os.write(2, f"error: {message}\n".encode())  # takes no lock
+
+
+def _end(message: str, *, stacks: bool = True) -> None:
     """Print the message and the stacks without taking any lock, and exit."""
-    os.write(2, f"error: {message}; the stacks of its threads:\n".encode())
-    faulthandler.dump_traceback(file=2, all_threads=True)
+    _print(f"{message}; the stacks of its threads:" if stacks else message)
+    if stacks:
+        faulthandler.dump_traceback(file=2, all_threads=True)
     os._exit(HUNG)

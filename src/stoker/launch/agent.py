@@ -22,6 +22,7 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from stoker.core.beats import HUNG
 from stoker.core.errors import Preempted, RankFailed
 from stoker.launch.processes import ExitStatus, Processes
 from stoker.launch.rank import FORWARDED, serialize
@@ -135,7 +136,7 @@ class Agent(SimpleElasticAgent):
         if processes.first_failure() is not None:
             processes.wait(_SETTLE)
         failure = processes.first_failure()
-        if failure is not None and not failure.by_signal:
+        if failure is not None and not self._is_preemption(failure):
             self._end_after(failure)
             return RunResult(state=WorkerState.FAILED)
         if processes.all_exited and failure is None:
@@ -174,6 +175,13 @@ class Agent(SimpleElasticAgent):
 
     def _set_deadline(self) -> None:
         self._deadline = min(self._deadline, time.monotonic() + self._grace + self._dead_after)
+
+    def _is_preemption(self, failure: ExitStatus) -> bool:
+        """Return whether a process exited because a signal preempts the job, even if it hung."""
+        preempted = self._deadline < float("inf") or any(
+            status.by_signal for status in self.processes.exited.values()
+        )
+        return preempted and (failure.by_signal or failure.lost_peer or failure.code == HUNG)
 
     def _end_after(self, failure: ExitStatus) -> None:
         """Print the failure and end the other processes."""

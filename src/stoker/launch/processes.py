@@ -68,8 +68,15 @@ class ExitStatus:
         return self.code in {128 + n for n in FORWARDED} | {-n for n in FORWARDED}
 
     @property
+    def lost_peer(self) -> bool:
+        """Whether it failed only because it lost another process."""
+        return self.result is not None and self.result.secondary
+
+    @property
     def summary(self) -> str:
         """The rank and how it exited."""
+        if self.code == 0:
+            return f"rank {self.rank} exited with code 0 before the other ranks had finished"
         if self.code < 0:
             return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
         result = self.result or RankResult(0.0, self.code)
@@ -78,7 +85,7 @@ class ExitStatus:
     @property
     def exit_code(self) -> int:
         """The exit code as a shell reports it."""
-        return 128 - self.code if self.code < 0 else self.code
+        return 128 - self.code if self.code < 0 else self.code or 1
 
 
 class Processes:
@@ -131,7 +138,8 @@ class Processes:
 
         When one rank dies, the others fail soon after because they lost it. A process without a
         result failed first, unless it aborted (SIGABRT), as gloo does when it loses a peer. Among
-        those with a result, the earliest failed first.
+        those with a result, the earliest failed first. If all have lost another process, the first
+        one that exited with code 0 left too early.
         """
 
         def order(status: ExitStatus) -> tuple[bool, bool, float]:
@@ -139,7 +147,11 @@ class Processes:
             time = 0.0 if result is None else result.time
             return status.code == -signal.SIGABRT, result is not None, time
 
-        failed = (status for status in self.exited.values() if status.code != 0)
+        failed = [status for status in self.exited.values() if status.code != 0]
+        if failed and all(status.lost_peer for status in failed):
+            first = min(order(status) for status in failed)[2]
+            left = [status for status in self.exited.values() if status.code == 0]
+            failed = [status for status in left if order(status)[2] < first] or failed
         return min(failed, key=order, default=None)
 
     def signal(self, number: int) -> None:

@@ -160,16 +160,8 @@ def result_of(error: BaseException) -> RankResult:
         return RankResult(now, code, error=name, text=f"{error}")
     if isinstance(error, KeyboardInterrupt):
         return RankResult(now, 128 + signal.SIGINT, error=name)
+    from stoker.core import dist
+
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return RankResult(now, 1, error=name, text=text, secondary=_lost_peer(error))
-
-
-def _lost_peer(error: BaseException | None) -> bool:
-    from torch.distributed import DistError
-
-    while error is not None:
-        if isinstance(error, DistError) or "peer" in str(error):  # gloo raises a plain RuntimeError
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return RankResult(now, 1, error=name, text=text, secondary=dist.lost_peer(error))

@@ -4,10 +4,13 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from select import select
+from time import monotonic
 from types import FrameType
 from typing import Any
 
+from stoker.core import dist
 from stoker.core.errors import Preempted
 from stoker.core.log import get_logger
 from stoker.core.requests import Requests, Signal
@@ -27,6 +30,7 @@ class SignalHandler:
 
     Attributes:
         received: whether a signal has come.
+        preempted: whether SIGTERM or SIGUSR1 has.
         waiting: whether the run waits for data, which a signal may interrupt.
     """
 
@@ -35,7 +39,7 @@ class SignalHandler:
         self.grace = grace
         self._owner = os.getpid()
         self._ctrl_c = False
-        self.received = False
+        self.received = self.preempted = False
         self.waiting = False
         self._alarm_before: tuple[Any, tuple[float, float]] | None = None
 
@@ -61,6 +65,7 @@ class SignalHandler:
         name = signal.Signals(number).name
         _log.info(f"{name}: saving after this step, then exiting", ranks=None)
         self._start_alarm()
+        self.preempted = True
         self._request_stop(f"preempted by {name}", Signal.PREEMPT)
         if self._requests.may_exit and not self._requests.distributed:
             raise Preempted
@@ -101,6 +106,39 @@ class StopWaiting(BaseException):
 
 
 @contextmanager
+def _grace_enforced(handler: SignalHandler) -> Iterator[None]:
+    """End this process after the grace period, even if Python cannot run a signal handler.
+
+    A process that waits in a collective for a rank that hangs runs no handler. The interpreter
+    writes the number of each signal to a pipe, which a thread reads.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_enforce_grace, args=(reader, before, handler), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+
+
+def _enforce_grace(reader: int, forward_to: int, handler: SignalHandler) -> None:
+    deadline: float | None = None
+    with open(reader, "rb", buffering=0) as pipe:
+        while select([pipe], [], [], deadline and max(0.0, deadline - monotonic()))[0]:
+            number = pipe.read(1)
+            if not number:
+                return
+            if forward_to != -1:
+                os.write(forward_to, number)
+            if number[0] in _PREEMPTING and deadline is None:
+                deadline = monotonic() + handler.grace + min(2.0, handler.grace / 10)
+    os.write(2, b"error: the grace period is over and the current step has not ended: exiting\n")
+    os._exit(128 + signal.SIGTERM)
+
+
+@contextmanager
 def handling(handler: SignalHandler) -> Iterator[None]:
     """Handle signals within the block; outside the main thread Python delivers none."""
     if threading.current_thread() is not threading.main_thread():
@@ -110,7 +148,12 @@ def handling(handler: SignalHandler) -> Iterator[None]:
     handlers |= dict.fromkeys(_PREEMPTING, handler.on_preempt)
     before = {number: signal.signal(number, one) for number, one in handlers.items()}
     try:
-        yield
+        with _grace_enforced(handler) if dist.world_size() > 1 else nullcontext():
+            yield
+    except Exception as error:
+        if handler.preempted and dist.lost_peer(error):  # it left for the same reason, or hung
+            raise Preempted from error
+        raise
     finally:
         handler.restore_alarm()
         for number, one in before.items():

@@ -10,6 +10,7 @@ from stoker.core.log import get_logger
 from stoker.core.requests import Request, Signal
 from stoker.hooks.base.hook import Hook, overrides
 from stoker.hooks.base.periodic import Periodic
+from stoker.hooks.heartbeat import Heartbeat
 from stoker.run import Run
 
 _log = get_logger()
@@ -141,5 +142,8 @@ def _clock() -> float:
 
 
 def with_agreement(hooks: Sequence[Hook]) -> list[Hook]:
-    """Return the hooks, and in a job of several ranks an `Agreement` that serves them."""
-    return [*hooks, Agreement(hooks)] if dist.world_size() > 1 else list(hooks)
+    """Return the hooks, and in a job of several ranks a `Heartbeat` and an `Agreement`."""
+    if dist.world_size() == 1:
+        return list(hooks)
+    watched = any(isinstance(hook, Heartbeat) for hook in hooks)
+    return [*hooks, *([] if watched else [Heartbeat()]), Agreement(hooks)]
