@@ -9,8 +9,9 @@ import torch
 from stoker import Hook, Layout, Step, Trainer, hooks
 from stoker.core.op_counter import Counts, counted
 from stoker.events import JsonLines
+from stoker.events.writers.console import format_table
 from stoker.hooks import Budget, CostReport, OverBudget
-from stoker.hooks.cost_report import format_table, hook_table, phase_table
+from stoker.hooks.cost_report import hook_table, phase_table
 from stoker.metrics import Accuracy
 from support.pool import pool
 from support.tasks.costs import found_in
@@ -287,7 +288,7 @@ def test_tables_have_a_row_for_each_phase_and_hook():
     phases = format_table(phase_table(report.costs)).splitlines()
     assert phases[0].split() == ["phase", "µs", "share", "operations", "syncs", "collectives"]
     assert [line.split()[0] for line in phases[1:8]] == [*report.costs.phases]
-    found = format_table(hook_table(report.costs), text_columns=2).splitlines()
+    found = format_table(hook_table(report.costs), left=(0, 1)).splitlines()
     assert any(line.startswith("  accuracy") and "update" in line for line in found)
     assert len({len(line) for line in found if line.endswith("0")}) == 1
 

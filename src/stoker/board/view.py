@@ -3,11 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
-
-from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.hooks.base.monitor import best_index
 from stoker.rundir import files
-from stoker.rundir.metrics_index import Curves, Floats
+from stoker.rundir.metrics_index import Curves
 from stoker.rundir.reader import RunReader, flat_values
 from stoker.rundir.status import UNREADABLE, Status, lease_file
 
@@ -142,14 +140,13 @@ class RunView:
         wanted = str(self.config.get("run.checkpoint.best") or "")
         ranked = sorted(((_rank(name, wanted), name) for name in [*columns.values]), reverse=True)
         for rank, name in ranked:
-            mode = _mode(name, self.config.get("run.checkpoint.mode") if name == wanted else None)
+            given = self.config.get("run.checkpoint.mode") if name == wanted else None
             values = columns.values[name].view
-            finite = np.isfinite(values)
-            if not rank or mode is None or not finite.any():
+            found = best_index(name, values, given if given in ("min", "max") else None)
+            if not rank or found is None:
                 continue
-            at = _index_of_best(np.where(finite, values, np.nan), mode)
-            row = columns.rows[name].view[at]
-            step = int(columns.head["step"].view[row])
+            at, mode = found
+            step = int(columns.head["step"].view[columns.rows[name].view[at]])
             return {"name": name, "value": float(values[at]), "step": step, "mode": mode}
         return None
 
@@ -161,17 +158,6 @@ def _rank(name: str, wanted: str) -> int:
     if name.startswith("val/"):
         return 2 if name.endswith("loss") else 3
     return 1 if name == "train/loss" else 0
-
-
-def _index_of_best(values: Floats, mode: Mode) -> int:
-    return int(np.nanargmin(values) if mode == "min" else np.nanargmax(values))
-
-
-def _mode(name: str, given: Any) -> Mode | None:
-    try:
-        return Monitor(name, given if given in ("min", "max") else None).mode
-    except ValueError:
-        return None
 
 
 def cost_groups(tree: Any) -> dict[str, list[tuple[str, float]]]:

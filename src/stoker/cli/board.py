@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.cli.common import FAILED, OK
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import did_you_mean_path
 from stoker.storage import local_path
 
 _PACKAGES = ("starlette", "uvicorn", "orjson")
@@ -79,8 +79,7 @@ def run(options: argparse.Namespace) -> int:
 def _root(given: str) -> Path:
     path = local_path(given, "the folder of runs")
     if not path.exists():
-        siblings = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = did_you_mean(path.name, siblings)
+        near = did_you_mean_path(path)
         raise ConfigError(f"there is no folder '{path}'{near} (stoker train writes to 'runs')")
     if not path.is_dir():
         raise ConfigError(f"'{path}' is a file, expected a folder of runs")

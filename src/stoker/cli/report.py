@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.cli.common import FAILED, OK, frozen_imports
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import did_you_mean_path
 from stoker.rundir import files
 from stoker.storage import local_path
 
@@ -53,9 +53,7 @@ def _run_folder(path: Path) -> Path:
     from stoker.rundir.folder import holds_run
 
     if not path.exists():
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        near = did_you_mean(path.name, [one.name for one in siblings])
-        raise ConfigError(f"there is no '{path}'{near}")
+        raise ConfigError(f"there is no '{path}'{did_you_mean_path(path)}")
     if not path.is_dir() or not holds_run(path):
         inside = sorted(path.iterdir()) if path.is_dir() else []
         runs = [str(one) for one in inside if one.is_dir() and holds_run(one)]
@@ -81,7 +79,8 @@ def _print_goodput(path: Path) -> int:
 
 
 def _goodput_lines(path: Path, found: Any) -> list[str]:
-    from stoker.report.goodput import format_seconds, format_share
+    from stoker.events.writers.console import format_seconds
+    from stoker.report.goodput import format_share
 
     count = len(found.attempts)
     useful, total = format_seconds(found.seconds["train"]), format_seconds(found.total)

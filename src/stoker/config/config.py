@@ -31,7 +31,7 @@ from stoker.config.registry import METRICS, expanded
 from stoker.config.resolve import resolved
 from stoker.config.trust import Override, Trust
 from stoker.config.yaml_text import ConfigError, Named, settled, write
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import did_you_mean, did_you_mean_path
 from stoker.rundir import files
 from stoker.storage import write_atomic
 
@@ -339,7 +339,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     if path.is_dir():
         path = path / files.CONFIG
     if not path.is_file():
-        raise ConfigError(f"there is no config '{path}'{_near_files(path)}")
+        raise ConfigError(f"there is no config '{path}'{did_you_mean_path(path)}")
     if path.suffix == ".py":
         config = Config(read_python(path), name=path.stem, folder=path.parent)
     elif path.suffix in (".yaml", ".yml"):
@@ -422,9 +422,3 @@ def _shown(value: Any) -> str:
     if callable(value) or isinstance(value, Lazy):
         return str(value)
     return write(value, in_one_line=True).strip().removesuffix("...").strip()
-
-
-def _near_files(path: Path) -> str:
-    if not path.parent.is_dir():
-        return ""
-    return did_you_mean(path.name, [one.name for one in path.parent.iterdir()])

@@ -14,6 +14,7 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class StokerError(Exception):
@@ -65,3 +66,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     if not near:
         return ""
     return "; did you mean " + " or ".join(repr(by_lower[match]) for match in near) + "?"
+
+
+def did_you_mean_path(path: Path) -> str:
+    """Return the end of an error message about a missing path: the nearest name beside it."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return did_you_mean(path.name, [one.name for one in beside])

@@ -1,7 +1,6 @@
 """Log images and texts: ``media.jsonl`` in the run folder, with image files in ``media/``."""
 
 import json
-import os
 import re
 import struct
 import time
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stoker.core import dist
+from stoker.events.writers.jsonl import append_line
 from stoker.rundir import files
 from stoker.storage import write_atomic
 
@@ -60,14 +60,7 @@ def log_text(folder: Path | None, name: str, text: str, step: int) -> None:
 
 
 def _append(folder: Path, row: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(row | {"time": round(time.time(), 3)}) + "\n"
-    with (folder / files.MEDIA_INDEX).open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # the last line was cut off by a kill
-                line = "\n" + line
-        file.write(line.encode())
+    append_line(folder / files.MEDIA_INDEX, json.dumps(row | {"time": round(time.time(), 3)}))
 
 
 def _as_bytes(pixels: Tensor | NDArray[Any]) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ measures them, and the hook that installs the meter and checks budgets.
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from time import perf_counter
@@ -214,19 +214,6 @@ def _is_measured(row: CostRow) -> bool:
 def _means(counts: Counts, calls: int) -> list[str]:
     numbers = (counts.operations, counts.syncs, counts.collectives)
     return [f"{number / calls:.3g}" if number else "0" for number in numbers]
-
-
-def format_table(table: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
-    """Return a table as aligned text; columns after the first ``text_columns`` are numbers."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = []
-    for row in table:
-        cells = [
-            cell.ljust(width) if column < text_columns else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 class Span(NamedTuple):
@@ -533,17 +520,11 @@ class CostReport(Observer):
             self._finish(run)
 
     def before_val(self, run: Run) -> None:
-        """Exclude a validation."""
+        """Exclude a validation, or the end of an epoch."""
         if self._meter is not None:
             self._meter.leave_epoch()
 
-    def after_train_epoch(self, run: Run) -> None:
-        """Exclude the end of an epoch."""
-        self.before_val(run)
-
-    def on_exception(self, run: Run) -> None:
-        """Uninstall the meter."""
-        self._uninstall()
+    after_train_epoch = before_val
 
     def after_train(self, run: Run) -> None:
         """Report the steps measured so far if the run ended early."""
@@ -560,6 +541,8 @@ class CostReport(Observer):
     def after_run(self, run: Run) -> None:
         """Uninstall the meter."""
         self._uninstall()
+
+    on_exception = after_run
 
     def check(self, budgets: Mapping[str, Budget]) -> None:
         """Compare the measured costs with budgets.

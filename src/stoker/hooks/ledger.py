@@ -14,6 +14,7 @@ from typing import Any
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.data import BatchFeeder
+from stoker.events.writers.jsonl import append_line
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.ray_report import in_ray_worker
@@ -100,6 +101,8 @@ class Ledger(Hook):
         if perf_counter() >= self._due:
             self._write(run)
 
+    after_val_step = after_step
+
     def after_train_epoch(self, run: Run) -> None:
         """Stop the time of an epoch."""
         self._trained = self._train(perf_counter())
@@ -108,11 +111,6 @@ class Ledger(Hook):
     def before_val(self, run: Run) -> None:
         """Start the time of a validation."""
         self._val_started = perf_counter()
-
-    def after_val_step(self, run: Run) -> None:
-        """Write a line if one is due."""
-        if perf_counter() >= self._due:
-            self._write(run)
 
     def after_val(self, run: Run) -> None:
         """Stop the time of a validation."""
@@ -164,26 +162,13 @@ class Ledger(Hook):
         head = {"time": round(time.time(), 3), "attempt": self._id, **about, "step": run.step}
         seconds = {kind: round(max(0.0, value), 4) for kind, value in spent.items()}
         try:
-            _append(self._path, json.dumps(head | seconds))
+            append_line(self._path, json.dumps(head | seconds))
             self._due = now + self._every
         except OSError as error:
             _log.warning(
                 f"'{self._path}' cannot be written: {error.strerror}; goodput is not recorded"
             )
             self._path, self._due = None, inf
-
-
-def _append(path: Path, line: str) -> None:
-    """Append a line in one write, after a line end if a kill left the last line incomplete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+", buffering=0) as file:
-        torn = file.tell() > 0 and _last_byte(file) != b"\n"
-        file.write(b"\n" * torn + line.encode() + b"\n")
-
-
-def _last_byte(file: Any) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    return bytes(file.read(1))
 
 
 def _end_of(run: Run) -> dict[str, str]:

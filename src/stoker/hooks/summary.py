@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from stoker.events.writers.console import format_number
+from stoker.events.writers.console import format_number, format_table
 from stoker.hooks.base.monitor import Monitor
 from stoker.run import Run
 
@@ -50,12 +50,7 @@ class Summary:
             best, epoch = self._best.get(name, (None, 0))
             cells = ("", "") if best is None else (format_number(name, best), f"epoch {epoch}")
             rows.append((name, format_number(name, value), *cells))
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = [
-            f"{name:<{widths[0]}}  {last:>{widths[1]}}  {best:>{widths[2]}}  {epoch}".rstrip()
-            for name, last, best, epoch in rows
-        ]
-        return "\n".join([*lines, self._closing_line(run)])
+        return f"{format_table(rows, left=(0, 3))}\n{self._closing_line(run)}"
 
     def _closing_line(self, run: Run) -> str:
         seconds = perf_counter() - self._started

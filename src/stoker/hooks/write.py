@@ -1,7 +1,6 @@
 """`Write` and `LogFile`: pass events and log records of a run to writers and a file."""
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,7 +10,7 @@ from stoker.core.every import Every
 from stoker.core.log import LogFile as LogFileHandler
 from stoker.core.timers import Pace
 from stoker.events import Cursor, RunProgress, Writer
-from stoker.events.writers.console import format_number
+from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
@@ -208,5 +207,5 @@ def epoch_line(run: Run, seconds: float) -> str:
     """Return one line of results: ``epoch 2/5  step 30  train/loss 0.31  val/loss 0.4  1.2 s``."""
     limit = f"/{run.max_epochs}" if run.max_epochs is not None else ""
     results = [f"{name} {format_number(name, value)}" for name, value in run.metrics.items()]
-    duration = f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
-    return "  ".join([f"epoch {run.current_epoch}{limit}", f"step {run.step}", *results, duration])
+    counts = [f"epoch {run.current_epoch}{limit}", f"step {run.step}"]
+    return "  ".join([*counts, *results, format_seconds(seconds)])

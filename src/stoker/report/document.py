@@ -7,11 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from stoker.events.writers.console import format_number
-from stoker.hooks.base.monitor import Monitor
-from stoker.report.goodput import Goodput, format_seconds, format_share, goodput_of
+from stoker.events.writers.console import format_number, format_seconds
+from stoker.hooks.base.monitor import best_index
+from stoker.report.goodput import Goodput, format_share, goodput_of
 from stoker.rundir import files
 from stoker.rundir.provenance import differences, format_value
 from stoker.rundir.reader import KINDS, Attempt, CheckpointInfo, Curve, RunReader, Weights
@@ -295,23 +293,13 @@ def _results(facts: Facts) -> list[list[str]]:
     for name, curve in facts.curves.items():
         if not name.startswith(("val/", "train/")):
             continue
-        best = _best(name, curve)
+        best = best_index(name, curve.values)
         shown = ["", ""]
         if best is not None:
-            shown = [format_number(name, float(curve.values[best])), str(curve.steps[best])]
+            shown = [format_number(name, float(curve.values[best[0]])), str(curve.steps[best[0]])]
         last = format_number(name, float(curve.values[-1]))
         rows.append([name, last, str(curve.steps[-1]), *shown])
     return rows
-
-
-def _best(name: str, curve: Curve) -> int | None:
-    try:
-        sign = 1 if Monitor(name).mode == "min" else -1
-    except ValueError:  # whether lower or higher is better is unknown
-        return None
-    finite = np.isfinite(curve.values)
-    worst_if_not = np.where(finite, sign * curve.values, np.inf)
-    return int(np.argmin(worst_if_not)) if finite.any() else None
 
 
 def _goodput(found: Goodput) -> Iterator[Block]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -84,11 +83,6 @@ def _spent(attempt: Attempt, kept: float) -> Iterator[tuple[str, float]]:
             again = spent * lost if kind != "startup" else 0.0
             yield "again", again
             yield kind, spent - again
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a duration as text: ``1.2 s``, ``0:12:05``, ``3 days, 1:00:00``."""
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 def format_share(share: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import did_you_mean_path
 from stoker.rundir import files
 
 _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
@@ -20,9 +20,7 @@ def is_checkpoint(path: Path) -> bool:
 def folder_of(path: Path) -> Path:
     """Return the checkpoints folder of a run folder, or the folder itself."""
     if not path.exists():
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        near = did_you_mean(path.name, [one.name for one in siblings])
-        raise ConfigError(f"there is no '{path}'{near}")
+        raise ConfigError(f"there is no '{path}'{did_you_mean_path(path)}")
     if not path.is_dir():
         raise ConfigError(f"'{path}' is a file, {_EXPECTED}")
     inside = path / files.CHECKPOINTS

@@ -16,6 +16,7 @@ from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import find_all, format_age, size_of
 from stoker.cli.common import FAILED, OK
+from stoker.events.writers.console import format_table
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage import format_size, local_path
 
@@ -137,10 +138,7 @@ def _print_table(rows: list[_Row], valid: str) -> None:
         epoch = str(row.info.get("epoch", "-"))
         age = format_age(now - row.saved)
         table.append([str(row.step), epoch, format_size(row.size), age, *results, state])
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]) - 1)]
-    for line in table:
-        cells = [cell.rjust(width) for cell, width in zip(line, [*widths, 0], strict=True)]
-        print("  ".join(cells).rstrip())
+    print(format_table(table, left=[len(table[0]) - 1]))
     if any(row.best for row in rows):
         print("* best of the listed checkpoints")
     if len(names) > len(shown):

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from stoker.build import Job
 from stoker.engine import Engine
-from stoker.hooks.cost_report import Costs, format_table, hook_table, phase_table, write_json
+from stoker.events.writers.console import format_table
+from stoker.hooks.cost_report import Costs, hook_table, phase_table, write_json
 from stoker.storage import local_path
 
 _NOTABLE = 0.05  # of a step
@@ -32,7 +33,7 @@ def print_summary(costs: Costs, job: Job, options: argparse.Namespace) -> None:
 def print_table(table: list[list[str]], *, text_columns: int) -> None:
     """Print a table whose first ``text_columns`` columns are text."""
     if not sys.stdout.isatty():
-        print(format_table(table, text_columns=text_columns))
+        print(format_table(table, left=range(text_columns)))
         return
     from rich.console import Console
     from rich.table import Table

@@ -1,6 +1,7 @@
 """`Console`: one line per step on standard error."""
 
 import sys
+from collections.abc import Container, Sequence
 from datetime import timedelta
 
 from stoker.events.storage import Row
@@ -40,6 +41,22 @@ def _pair(name: str, value: float) -> str:
         label, unit = _UNITS[name]
         return f"{label}: {value:.4f} {unit}"
     return f"{name}: {format_number(name, value)}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as text: ``1.2 s``, ``0:12:05``, ``3 days, 1:00:00``."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def format_table(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> str:
+    """Return rows as aligned lines; the columns ``left`` are text, the others numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pairs = enumerate(zip(row, widths, strict=True))
+        cells = [cell.ljust(w) if at in left else cell.rjust(w) for at, (cell, w) in pairs]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def format_number(name: str, value: float) -> str:

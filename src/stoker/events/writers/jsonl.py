@@ -66,6 +66,16 @@ class JsonLines(Writer):
             self._file = None
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line in one write, after a line end if a kill left the last line incomplete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        torn = file.read(1) not in (b"", b"\n")
+        file.write(b"\n" * torn + line.encode() + b"\n")
+
+
 def read_json_lines(path: str | Path) -> list[dict[str, float]]:
     """Return the rows of a ``metrics.jsonl``, without an incomplete last line."""
     rows = []

@@ -4,6 +4,9 @@ import math
 from abc import abstractmethod
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
@@ -105,6 +108,19 @@ def _guess_mode(name: str) -> Mode:
     raise ValueError(
         f"cannot tell whether lower or higher {name!r} is better: pass mode='min' or 'max'"
     )
+
+
+def best_index(
+    name: str, values: NDArray[np.float64], mode: Mode | None = None
+) -> tuple[int, Mode] | None:
+    """Return the index of the best finite value and which is better; None if that is unknown."""
+    try:
+        mode = Monitor(name, mode).mode
+    except ValueError:
+        return None
+    finite = np.isfinite(values)
+    ranked = np.where(finite, values if mode == "min" else -values, np.inf)
+    return (int(ranked.argmin()), mode) if finite.any() else None
 
 
 class ResultHook(Hook):
