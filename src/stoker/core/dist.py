@@ -102,12 +102,7 @@ def is_main() -> bool:
 
 def all_reduce_sum(*numbers: float) -> list[float]:
     """Return each number summed over all ranks, in double precision. All ranks must call it."""
-    if _alone or world_size() == 1:
-        return list(numbers)
-    sums = torch.tensor(numbers, dtype=torch.float64)
-    c10d.all_reduce(sums)
-    total: list[float] = sums.tolist()
-    return total
+    return _all_reduce(numbers, c10d.ReduceOp.SUM)
 
 
 def barrier() -> None:
@@ -122,12 +117,16 @@ def any_rank(flag: bool) -> bool:
 
 def all_reduce_max(*numbers: float) -> list[float]:
     """Return the maximum of each number over all ranks. All ranks must call it."""
+    return _all_reduce(numbers, c10d.ReduceOp.MAX)
+
+
+def _all_reduce(numbers: tuple[float, ...], operation: Any) -> list[float]:
     if _alone or world_size() == 1:
         return list(numbers)
     found = torch.tensor(numbers, dtype=torch.float64)
-    c10d.all_reduce(found, c10d.ReduceOp.MAX)
-    most: list[float] = found.tolist()
-    return most
+    c10d.all_reduce(found, operation)
+    reduced: list[float] = found.tolist()
+    return reduced
 
 
 def now() -> float:
@@ -146,11 +145,7 @@ def set_now(seconds: float | None) -> None:
 
 def broadcast_from_rank0(value: str) -> str:
     """Return the value of rank 0. All ranks must call it."""
-    if _alone or world_size() == 1:
-        return value
-    held = [value]
-    c10d.broadcast_object_list(held, src=0)
-    return held[0]
+    return str(broadcast_object(value, 0))
 
 
 def all_gather_object(value: Any) -> list[Any]:

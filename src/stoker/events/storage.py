@@ -1,7 +1,7 @@
 """`EventStorage`: the numbers of a run, put from anywhere and read by writers."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -56,7 +56,7 @@ class _Series:
         """Return the median of the latest values, or the latest value if not smoothed."""
         if not self.smooth:
             return float(self.values[-1])
-        return _median(as_floats(self.values))
+        return median(as_floats(self.values))
 
 
 @dataclass(eq=False)
@@ -188,6 +188,7 @@ class EventStorage:
         _stack.remove(self)
 
 
-def _median(values: list[float]) -> float:
+def median(values: Sequence[float]) -> float:
+    """Return the median of some values."""
     ordered, half = sorted(values), len(values) // 2  # `statistics` takes 10 ms to import
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -60,13 +60,11 @@ class EMA(Hook):
             self._swap(run)
 
     def after_val(self, run: Run) -> None:
-        """Swap the training weights back into the model."""
+        """Swap the training weights back into the model, also if the validation failed."""
         if self._swapped:
             self._swap(run)
 
-    def on_exception(self, run: Run) -> None:
-        """Swap the training weights back after a validation that failed."""
-        self.after_val(run)
+    on_exception = after_val
 
     def after_train(self, run: Run) -> None:
         """Leave the average in the model if ``use_at_end`` is set."""

@@ -119,9 +119,7 @@ class Progress(Hook):
         """Add the bar of the prediction."""
         self._begin("predict", run.feeder.batches if run.feeder is not None else None)
 
-    def after_predict_step(self, run: Run) -> None:
-        """Advance the bar."""
-        self.after_val_step(run)
+    after_predict_step = after_val_step
 
     def after_predict(self, run: Run) -> None:
         """Remove the bar."""

@@ -40,14 +40,8 @@ class Transformer(nn.Module):
         tied: bool = False,
     ) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width={width} and heads={heads}"
-            )
         self.embed = Embed(vocabulary, context, width, dropout)
-        self.blocks = nn.Sequential(
-            *(Block(width, width // heads, dropout, causal) for _ in range(layers))
-        )
+        self.blocks = _blocks(layers, width, heads, dropout, causal)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=not tied)
         if tied:
@@ -97,6 +91,12 @@ class Block(nn.Module):
         x = x + self.dropout(self.attn(self.attn_norm(x)))
         changed: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
         return changed
+
+
+def _blocks(layers: int, width: int, heads: int, dropout: float, causal: bool) -> nn.Sequential:
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads, got width={width} and heads={heads}")
+    return nn.Sequential(*(Block(width, width // heads, dropout, causal) for _ in range(layers)))
 
 
 class Attention(nn.Module):
@@ -169,18 +169,12 @@ class ViT(nn.Module):
             raise ValueError(
                 f"image_size must be a multiple of patch_size, got {image_size} and {patch_size}"
             )
-        if width % heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width={width} and heads={heads}"
-            )
         self.image_size = image_size
         self.patches = nn.Conv2d(channels, width, patch_size, stride=patch_size)
         self.summary = nn.Parameter(torch.zeros(1, 1, width))
         positions = (image_size // patch_size) ** 2 + 1
         self.positions = nn.Parameter(0.02 * torch.randn(1, positions, width))
-        self.blocks = nn.Sequential(
-            *(Block(width, width // heads, dropout, causal=False) for _ in range(layers))
-        )
+        self.blocks = _blocks(layers, width, heads, dropout, causal=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes) if classes else nn.Identity()
 

@@ -32,11 +32,8 @@ class SaveCheckpointHook(BaseHook):
         super().__init__(priority)
         if checkpoint_dir is None:
             raise ValueError("SaveCheckpointHook needs a checkpoint_dir to save into")
-        self.folder, self.model, self.suffix = (
-            local_path(checkpoint_dir, "checkpoint_dir"),
-            model,
-            suffix,
-        )
+        self.folder = local_path(checkpoint_dir, "checkpoint_dir")
+        self.model, self.suffix = model, suffix
         self.every = f"{interval}{'st' if save_by_iter else 'ep'}"
 
     def natives(self, name: str, trainer: Any) -> list[Hook]:
@@ -100,11 +97,8 @@ class LoadCheckpointHook(BaseHook):
         super().__init__(priority)
         if checkpoint_dir is None:
             raise ValueError("LoadCheckpointHook needs a checkpoint_dir to load from")
-        self.folder, self.epoch, self.suffix = (
-            local_path(checkpoint_dir, "checkpoint_dir"),
-            epoch,
-            suffix,
-        )
+        self.folder = local_path(checkpoint_dir, "checkpoint_dir")
+        self.epoch, self.suffix = epoch, suffix
         self.finetune, self.strict = finetune, strict
 
     def find(self) -> Path:

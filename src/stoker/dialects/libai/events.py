@@ -11,6 +11,7 @@ from torch import Tensor
 from stoker import Engine, events
 from stoker.core import dist
 from stoker.events import Row, RunProgress, Writer
+from stoker.events.storage import median
 
 _log = logging.getLogger("libai.events")
 
@@ -31,9 +32,7 @@ class HistoryBuffer:
 
     def median(self, window_size: int) -> float:
         """Return the median of the latest values."""
-        last = sorted(self._values[-window_size:])
-        half = len(last) // 2
-        return last[half] if len(last) % 2 else (last[half - 1] + last[half]) / 2
+        return median(self._values[-window_size:])
 
     def avg(self, window_size: int) -> float:
         """Return the mean of the latest values."""
