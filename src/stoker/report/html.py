@@ -1,7 +1,6 @@
 """A report as one web page that loads nothing else."""
 
 from collections.abc import Sequence
-from functools import singledispatch
 from html import escape
 
 from stoker.report.charts import COLORS, chart_svg, shares_svg
@@ -61,24 +60,25 @@ def _text(text: str) -> str:
     return escape(clean)
 
 
-@singledispatch
 def _draw(block: Block) -> str:
-    raise TypeError(type(block).__name__)
+    match block:
+        case Heading():
+            return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
+        case Text():
+            kind = ' class="warns"' if block.warns else ""
+            return f"<p{kind}>{_text(block.text)}</p>"
+        case Table():
+            return _table(block)
+        case Code():
+            title, text = _text(block.title), _text(block.text)
+            return f"<details><summary>{title}</summary><pre>{text}</pre></details>"
+        case Charts():
+            return _charts(block)
+        case Shares():
+            return shares_svg(block)
 
 
-@_draw.register
-def _(block: Heading) -> str:
-    return f"<h{block.level}>{_text(block.text)}</h{block.level}>"
-
-
-@_draw.register
-def _(block: Text) -> str:
-    kind = ' class="warns"' if block.warns else ""
-    return f"<p{kind}>{_text(block.text)}</p>"
-
-
-@_draw.register
-def _(block: Table) -> str:
+def _table(block: Table) -> str:
     lines = []
     if block.names:
         lines.append("".join(f"<th>{_text(name)}</th>" for name in block.names))
@@ -90,14 +90,7 @@ def _(block: Table) -> str:
     return f'<div class="scroll"><table>\n{rows}</table></div>'
 
 
-@_draw.register
-def _(block: Code) -> str:
-    title, text = _text(block.title), _text(block.text)
-    return f"<details><summary>{title}</summary><pre>{text}</pre></details>"
-
-
-@_draw.register
-def _(block: Charts) -> str:
+def _charts(block: Charts) -> str:
     figures = []
     for chart in block.charts:
         picture = chart_svg(chart) or "<p>no finite values</p>"
@@ -108,8 +101,3 @@ def _(block: Charts) -> str:
         for run, color in sorted(colors.items(), key=lambda one: one[1])
     )
     return f'<p class="legend">{legend}</p><div class="charts">{"".join(figures)}</div>'
-
-
-@_draw.register
-def _(block: Shares) -> str:
-    return shares_svg(block)
