@@ -6,8 +6,8 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts bench-parallel bench-board board soak \
-    clean same-python
+.PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts bench-parallel \
+    bench-board board soak fuzz clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
 	@echo "make board            build the page of the board again (needs Node; users do not)"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
+	@echo "make fuzz             build 10,000 hostile YAML trees; no code runs (some minutes)"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -84,6 +85,9 @@ board:
 
 soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)
+
+fuzz: .venv/installed-dev
+	STOKER_FUZZ=10000 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py tests/config/test_allowed.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

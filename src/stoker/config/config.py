@@ -206,8 +206,7 @@ class Config:
     def _faults_of_node(self, path: str, node: Lazy, supplied: Sequence[str]) -> list[str]:
         try:
             target = self.callee(node)
-            for name in named_in(node):
-                self.callee(name)
+            passed = [(one.name, self.callee(one)) for one in named_in(node)]
         except UnknownNameError as error:
             return [f"{node.where}: {error}"]
         except Exception as error:  # importing a module can raise anything
@@ -215,32 +214,24 @@ class Config:
             return [f"{node.where}: {node.target} cannot be imported: {what}"]
         if not callable(target):
             return [f"{node.where}: {node.target} is not a class or function"]
-        return faults_of_node(path, node, target, supplied) + self._refused(path, node, target)
+        faults = faults_of_node(path, node, target, supplied)
+        if self.trust is not None:
+            faults += self._refused(self.trust, path, node, target)
+            reasons = [self.trust.refused_object(thing, name) for name, thing in passed]
+            faults += [f"{node.where}: {reason}" for reason in reasons if reason]
+        return faults
 
-    def _refused(self, path: str, node: Lazy, target: Any) -> list[str]:
+    def _refused(self, trust: Trust, path: str, node: Lazy, target: Any) -> list[str]:
         """Return the arguments of a node that a YAML may not set."""
-        if self.trust is None:
-            return []
         by_position = zip(positional_names(parameters(target) or {}), node.args, strict=False)
         faults = []
         for key, value in [*by_position, *node.items()]:
             place = node.origin(key) or node.where
-            reason = self.trust.refused_argument(target, node.target, key, value)
+            reason = trust.refused_argument(target, node.target, key, value)
             if reason and not isinstance(place, Override):
                 faults.append(f"{place}: '{path}': {reason}")
         if node.target == "stoker.hooks.Metrics":
-            faults += self._refused_metrics(node)
-        return faults
-
-    def _refused_metrics(self, node: Lazy) -> list[str]:
-        """Return the metrics of the hook, passed by short name, that a YAML may not name."""
-        faults = []
-        for name in (value for _, value in children(node) if isinstance(value, str)):
-            try:
-                if self.trust is not None and name in METRICS:
-                    self.trust.check_made(thing := METRICS.get(name), name_of(thing))
-            except UnknownNameError as error:
-                faults.append(f"{node.where}: {error}")
+            faults += _refused_metrics(trust, node)
         return faults
 
     def _faults_of_paths(self, run: Any) -> list[str]:
@@ -346,7 +337,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
         tree = read_yaml(path, allow)
         if Path.cwd() not in path.resolve().parents:
             tree.pop("_path_", None)  # a file from elsewhere must not choose code folders
-        name = (path.resolve().parent.name if path.stem == "config" else path.stem) or "run"
+        name = path.resolve().parent.name if path.stem == "config" else path.stem
+        name = name if run_section.is_name(name) else "run"
         config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
     else:
         raise ConfigError(f"'{path}' ends in '{path.suffix}', expected .py, .yaml or .yml")
@@ -397,6 +389,18 @@ class Builder:
         except Exception as error:
             error.add_note(f"while '{path or node.target}' was built ({node.where})")
             raise
+
+
+def _refused_metrics(trust: Trust, node: Lazy) -> list[str]:
+    """Return the metrics that the hook is passed by short name and a YAML may not name."""
+    faults = []
+    for name in (value for _, value in children(node) if isinstance(value, str)):
+        try:
+            if name in METRICS:
+                trust.check_made(thing := METRICS.get(name), name_of(thing))
+        except UnknownNameError as error:
+            faults.append(f"{node.where}: {error}")
+    return faults
 
 
 def _referred_to(tree: Section) -> set[str]:

@@ -14,7 +14,7 @@ from stoker.config.check import (
     type_of,
     typed,
 )
-from stoker.config.lazy import Lazy, Section, copied
+from stoker.config.lazy import Lazy, Section, children, copied
 from stoker.config.names import UnknownNameError
 from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.registry import RegistryError, registry_at
@@ -59,7 +59,7 @@ def apply(tree: Section, override: str, callee: Any) -> None:
             paths.part(owner, keys[-1], ".".join(keys[:-1]))
             paths.delete(owner, keys[-1])
             return
-        value = value_of(match["text"])
+        value = _typed_by_user(value_of(match["text"]), origin)
         if match["sign"] == "+":
             _add(tree, keys, value, origin)
         else:
@@ -82,6 +82,16 @@ def value_of(text: str) -> Any:
                 f"override: {text} cannot be parsed: is a bracket or quote open?"
             ) from None
         return text
+
+
+def _typed_by_user(value: Any, origin: Override) -> Any:
+    """Record the override as the origin of everything in a value."""
+    if isinstance(value, Section):
+        value.where = origin
+        value.origins = dict.fromkeys(value, origin)
+    for _, item in children(value):
+        _typed_by_user(item, origin)
+    return value
 
 
 def _owner(tree: Section, keys: list[str]) -> Any:
@@ -124,8 +134,6 @@ def _add(tree: Section, keys: list[str], value: Any, origin: str) -> None:
     elif found is None and isinstance(owner, Section):
         paths.put(owner, keys[-1], value, origin)
     elif found is not None and isinstance(found[0], list):
-        if isinstance(value, Section):
-            value.where = origin
         found[0].append(value)
     else:
         raise ConfigError(f"{origin}: '{at}' already exists and is not a list: remove the +")
@@ -145,8 +153,6 @@ def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, cal
     value = typed(text, value, kind.type)
     if not fits(value, kind.type):
         raise ConfigError(f"{origin}: expected {described(kind.type)}, got {text}")
-    if isinstance(value, Section):
-        value.where = origin
     paths.put(owner, keys[-1], copied(value), origin)
 
 

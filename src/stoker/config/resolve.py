@@ -86,8 +86,8 @@ class _Resolver:
         try:
             return self.value(paths.get(self._tree, target), target)
         except paths.NoSuchPlaceError as error:
-            said = f"is {written}, but" if alone else "cannot be resolved:"
-            raise ConfigError(f"'{path}' {said} {error}") from None
+            problem = f"is {written}, but" if alone else "cannot be resolved:"
+            raise ConfigError(f"'{path}' {problem} {error}") from None
         finally:
             self._resolving.pop()
 

@@ -161,7 +161,7 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
         elif not fits(value, hints[key]):
             expected = described(hints[key])
             found.append(f"{place}'{path}.{key}' is {value!r}, expected {expected}")
-        elif key == "name" and isinstance(value, str) and not _is_name(value):
+        elif key == "name" and isinstance(value, str) and not is_name(value):
             expected = "expected a name such as 'first', without '..'"
             found.append(f"{place}'{path}.{key}' is {value!r}, {expected}")
         elif key in _PATHS and isinstance(value, str):
@@ -172,7 +172,7 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
     return found
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
     """Return whether a text is the name of a folder inside another: ``first``, ``lr/0.1``."""
     parts = text.split("/")
     return text.isprintable() and "\\" not in text and not {"", ".", ".."} & set(parts)

@@ -36,6 +36,7 @@ class Trust:
         self.folders = list(folders)
         self._prefixes = [f"{one.rstrip('.')}." for one in allow if not is_path(one)]
         self._paths = [Path(one).expanduser().resolve() for one in allow if is_path(one)]
+        self._importing = False
         self.own: set[str] = set()
         """Its own modules that it has named, which run code."""
 
@@ -56,9 +57,12 @@ class Trust:
         """
         if "." in name:
             split(name)
+        with self.importable():
+            return self._find(name)
+
+    def _find(self, name: str) -> Any:
         if self.allows(name):
-            with self.importable():
-                return locate(name, through_modules=False)
+            return locate(name, through_modules=False)
         top = name.partition(".")[0]
         if top in PACKAGES and "." in name:
             try:
@@ -93,8 +97,7 @@ class Trust:
 
     def _find_own(self, name: str, top: str) -> Any:
         self.own.add(top)
-        with self.importable():
-            thing = locate(name, through_modules=False)
+        thing = locate(name, through_modules=False)
         loaded = sys.modules.get(top)
         places = [getattr(loaded, "__file__", None) or "", *getattr(loaded, "__path__", [])]
         if not any(is_inside(place, self.folders) for place in places if place):
@@ -141,6 +144,14 @@ class Trust:
                 f"--allow {path}"
             )
 
+    def refused_object(self, thing: Any, name: str) -> str:
+        """Return why a class may not be passed to a listed call, or an empty string.
+
+        Such a call could create it with arguments that are not checked.
+        """
+        own = is_listed(thing) and thing.__module__.startswith(("stoker.hooks", "stoker.events"))
+        return f"{name} may be called, but not passed" if own and not self.allows(name) else ""
+
     def refused_argument(self, target: Any, name: str, key: str, value: Any) -> str:
         """Return why an argument of a listed call is refused, or an empty string."""
         if self.allows(name) or not is_listed(target):
@@ -166,6 +177,9 @@ class Trust:
         Neither the folder of the config nor the current one is on ``sys.path`` inside the block.
         A module there is found if the config names it, or if another module there imports it.
         """
+        if self._importing:
+            yield
+            return
         folders = [*self.folders, Path.cwd()]
         for folder in dict.fromkeys(folders):
             forget_namesakes(folder)
@@ -174,9 +188,11 @@ class Trust:
         front, back = _OwnFinder(self, folders), _AllowedFinder(self, folders)
         sys.meta_path.insert(0, front)
         sys.meta_path.append(back)
+        self._importing = True
         try:
             yield
         finally:
+            self._importing = False
             sys.meta_path.remove(front)
             sys.meta_path.remove(back)
             sys.path[:] = [*(one for one in sys.path if one not in before), *before]

@@ -1,0 +1,140 @@
+"""Every public callable of torch, torchmetrics and stoker is on the list, or refused."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import types
+
+import pytest
+import torch
+import torchmetrics
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+import stoker
+from stoker import Hook, events
+from stoker.config.allowed import GUARDED, RULES, _table
+from stoker.config.check import parameters
+from stoker.config.names import UnknownNameError
+from stoker.config.trust import Trust
+
+KINDS = (
+    *(torch.nn.Module, torch.optim.Optimizer, LRScheduler, Dataset, Sampler, DataLoader),
+    *(Hook, events.Writer),
+)
+FUNCTIONS_AND_VALUES = {"torch", "torch.nn.functional", "torch.nn.init", "torch._C._nn"}
+OTHERS = {
+    *("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.parameter.Parameter"),
+    *("torch.nn.parameter.Buffer", "torch.utils.data.default_collate"),
+    *("torch.utils.data.default_convert", "torch.utils.data.random_split"),
+    *("torch.utils.data._utils.collate.default_collate", "torch.utils.data.dataset.random_split"),
+    *("torch.utils.data._utils.collate.default_convert", "torch._C.Generator"),
+    *("stoker.Every", "stoker.core.every.Every", "stoker.Step", "stoker.step.Step"),
+    *("stoker.hooks.Budget", "stoker.hooks.cost_report.Budget", "stoker.metrics.Accuracy"),
+    *("stoker.metrics.accuracy.Accuracy", "stoker.metrics.Mean", "stoker.metrics.metric.Mean"),
+    *("stoker.data.SeededDataset", "stoker.data.seeded.SeededDataset", "stoker.data.by_sample"),
+    *("stoker.data.in_memory.by_sample", "stoker.data.loader", "stoker.data.in_memory.loader"),
+    *("stoker.data.unsharded", "stoker.data.sharding.unsharded", "stoker.nn.parameter_groups"),
+    *("stoker.nn.parameters.parameter_groups",),
+    *(f"stoker.nn.lr.{name}" for name in ("constant", "cosine", "linear", "polynomial")),
+}
+LISTED = {name: one for package in (torch, torchmetrics, stoker) for name, one in
+          _table(package.__name__).items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_what_is_listed_is_of_a_kind_that_only_computes(name):
+    thing = LISTED[name]
+    if isinstance(thing, torch.dtype | torch.memory_format | torch.layout) or name in OTHERS:
+        return
+    if isinstance(thing, type) and issubclass(thing, KINDS):
+        return
+    module, _, last = name.rpartition(".")
+    assert module in FUNCTIONS_AND_VALUES
+    assert last in {word for rule in RULES for word in rule.names.split()}
+
+
+WRITES = re.compile(
+    r"\bopen\(|torch\.(load|save|hub)\b|download|urlopen|requests\.|subprocess|\beval\(|\bexec\("
+    r"|import_module|from_pretrained|pickle|os\.(system|remove)|from_file|load_state_dict_from_url"
+)
+
+
+@pytest.mark.parametrize("name", [name for name in LISTED if not name.startswith("stoker.")])
+def test_no_listed_class_of_a_library_reads_writes_or_loads(name):
+    thing = LISTED[name]
+    for one in thing.__mro__ if isinstance(thing, type) else [thing]:
+        own = str(getattr(one, "__module__", "")).startswith(("torch.nn.modules", "torchmetrics."))
+        if not own or one in (torch.nn.Module, torchmetrics.Metric):
+            continue
+        code = re.sub(r'"""[\s\S]*?"""', "", inspect.getsource(one))
+        assert not WRITES.search(code), one
+
+
+@pytest.mark.parametrize("name", [name for name in LISTED if callable(LISTED[name])])
+def test_every_listed_argument_that_is_a_path_is_guarded(name):
+    for key, one in (parameters(LISTED[name]) or {}).items():
+        looks = re.search(
+            r"\b(file|filename|path|folder|dir|root|url|uri)\b", key.replace("_", " ")
+        )
+        if looks or "Path" in str(one.annotation):
+            assert name.startswith("stoker.")
+            assert key in GUARDED
+
+
+MORE = """torch.package torch.hub torch.onnx torch.export torch.fx torch.jit torch.distributed
+    torch.multiprocessing torch.profiler torch.utils.data torch.utils.benchmark
+    torch.utils.bottleneck torch.utils.checkpoint torch.utils.collect_env torch.utils.cpp_extension
+    torch.utils.dlpack torch.utils.model_zoo torch.utils.tensorboard torch.ao torch.nn.utils
+    torch.nn.utils.parametrize torch.nn.parallel torch.optim.swa_utils"""
+
+
+def modules():
+    """The modules to walk: those of torch that are imported, all of stoker and torchmetrics."""
+    names = {"torch", "torchmetrics", "stoker", *MORE.split()}
+    packages = [torchmetrics, stoker, *([torch] if "STOKER_FUZZ" in os.environ else [])]
+    for package in packages:
+        found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.", lambda _: None)
+        names |= {one.name for one in found if not re.search(r"\._|__main__|\.testing", one.name)}
+    for name in sorted(names):
+        try:
+            yield name, importlib.import_module(name)
+        except (ImportError, RuntimeError, OSError, AttributeError, ValueError, TypeError):
+            continue  # needs a package or a device that is not here
+
+
+def callables():
+    """Every public name that leads to a callable, also through a class or a foreign module."""
+    for name, module in modules():
+        for key, one in list(vars(module).items()):
+            if key.startswith("_"):
+                continue
+            inner = vars(one) if isinstance(one, type | types.ModuleType) else {}
+            if callable(one):
+                yield f"{name}.{key}"
+            for below in list(inner):
+                if not below.startswith("_") and callable(getattr(one, below, None)):
+                    yield f"{name}.{key}.{below}"
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore")
+def test_every_public_callable_is_listed_or_refused(tmp_path):
+    trust = Trust([tmp_path])
+    names = list(dict.fromkeys(callables()))
+    with trust.importable():
+        found = {name: one for name in names if (one := found_by(trust, name)) is not None}
+    assert all(thing is LISTED[name] for name, thing in found.items())
+    assert not [name for name in found if not name.split(".")[-2].islower()]  # through a class
+    assert len(found) > 300
+    assert len(names) > 20_000
+
+
+def found_by(trust, name):
+    try:
+        return trust.find(name)
+    except UnknownNameError:
+        return None
