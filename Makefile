@@ -23,7 +23,7 @@ help:
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
 	@echo "make board            build the page of the board again (needs Node; users do not)"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
-	@echo "make fuzz             build 10,000 hostile YAML trees; no code runs (some minutes)"
+	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -87,7 +87,8 @@ soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)
 
 fuzz: .venv/installed-dev
-	STOKER_FUZZ=10000 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py tests/config/test_allowed.py
+	STOKER_FUZZ=10000 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py \
+	    tests/config/test_allowed.py tests/checkpoint/test_damaged.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

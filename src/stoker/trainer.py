@@ -25,7 +25,7 @@ from stoker.events import History
 from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
-from stoker.resume.lookup import find_checkpoint, load_checkpoint
+from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState
 from stoker.resume.signals import handling
@@ -315,9 +315,11 @@ class Trainer:
 
     def load(self, path: str | Path) -> None:
         """Load a checkpoint, or the newest of a folder or run; the next fit resumes from it."""
-        self._loaded = find_checkpoint(local_path(path), None)
-        assert self._loaded is not None
-        self._state().restore_trained(load_checkpoint(self._loaded, self.engine).shared)
+        first_readable(find_candidates(local_path(path), None), self._load)
+
+    def _load(self, path: Path) -> None:
+        self._state().restore_trained(load_checkpoint(path, self.engine).shared)
+        self._loaded = path
 
     def stop(self, reason: str = "stopped by the caller") -> None:
         """End a fit in progress after the current step; may be called from another thread."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stoker.checkpoint.format.manifest import metrics_in
+
 
 @dataclass(frozen=True, slots=True)
 class Best:
@@ -28,7 +30,7 @@ class Best:
 
     def value(self, info: dict[str, Any]) -> float | None:
         """Return the metric of an info, negated for "max", so that smaller is better."""
-        value = (info.get("metrics") or {}).get(self.metric)
+        value = metrics_in(info).get(self.metric)
         if value is None or not math.isfinite(value):
             return None
         return float(value) if self.mode == "min" else -float(value)

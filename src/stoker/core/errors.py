@@ -5,6 +5,7 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
     StokerError
     ├── NonFiniteError      a loss or gradient is NaN or infinite
     ├── CheckpointError     a checkpoint cannot be written or read
+    │   └── CheckpointMismatchError   it belongs to another model or run
     ├── UnsupportedURLError a URL was passed where only a local path is supported
     └── RankFailed          a rank of a launched job failed
 
@@ -27,6 +28,10 @@ class NonFiniteError(StokerError, ArithmeticError):
 
 class CheckpointError(StokerError):
     """A checkpoint cannot be written or read, or its folder belongs to another run."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint can be read, but belongs to another model or run."""
 
 
 class UnsupportedURLError(StokerError, ValueError):

@@ -1,20 +1,28 @@
 """Find the checkpoint to resume from, and read what concerns this rank."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
+from stoker.checkpoint.format.guard import cause
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.core.errors import did_you_mean
+from stoker.checkpoint.format.names import MANIFEST
+from stoker.checkpoint.read.load import read_checkpoint, verify_checkpoint
+from stoker.core import dist
+from stoker.core.errors import CheckpointMismatchError, did_you_mean
+from stoker.core.log import get_logger
 from stoker.core.tree import is_sharded
 from stoker.engine.engine import Engine, unwrap
 from stoker.parallel import Layout
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import local_path
+
+_log = get_logger()
 
 ShardingTemplate: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
 
@@ -49,7 +57,15 @@ def sharding_template(engine: Engine) -> ShardingTemplate:
 
 
 def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:
-    """Return the checkpoint to resume from, None to start from scratch.
+    """Return the newest valid checkpoint to resume from, None to start from scratch.
+
+    See `find_candidates` for the arguments and errors.
+    """
+    return first_readable(find_candidates(resume, checkpoints), lambda path: path)
+
+
+def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list[Path]:
+    """Return the checkpoints to resume from, newest first; none to start from scratch.
 
     Args:
         resume: "auto", "must", "never", or the path of a checkpoint, of a folder of checkpoints,
@@ -57,22 +73,22 @@ def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path
         checkpoints: the checkpoints of the run folder, None if it has none.
 
     Raises:
-        CheckpointError: no valid checkpoint was found where one is required.
+        CheckpointError: there is no checkpoint where one is required.
     """
     if resume in RESUME_MODES:
-        path = checkpoints.newest() if checkpoints is not None and resume != "never" else None
-        if path is None and resume == "must":
+        found = _newest_first(checkpoints) if checkpoints and resume != "never" else []
+        if not found and resume == "must":
             where = f"'{checkpoints.folder}'" if checkpoints is not None else "a run without one"
             raise CheckpointError(f"resume='must', but there is no complete checkpoint in {where}")
-        return path
+        return found
     if checkpoints is not None and recorded_origin(checkpoints) == resume_path(resume):
-        return checkpoints.newest()  # an earlier attempt of this command got this far
+        return _newest_first(checkpoints)  # an earlier attempt of this command got this far
     path = local_path(resume, "resume")
-    if (path / "MANIFEST.json").is_file():
-        return path
+    if (path / MANIFEST).is_file():
+        return [path]
     for folder in (path, path / files.CHECKPOINTS):
-        if (newest := Checkpoints(folder).newest()) is not None:
-            return newest
+        if found := _newest_first(Checkpoints(folder)):
+            return found
     near = did_you_mean(str(resume), RESUME_MODES)
     raise CheckpointError(
         f"there is no complete checkpoint '{resume}'{near} (resume takes auto, must, never or a "
@@ -80,17 +96,85 @@ def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path
     )
 
 
+def _newest_first(checkpoints: Checkpoints) -> list[Path]:
+    """Return the checkpoints that rank 0 sees."""
+    names = json.dumps([str(path) for path in reversed(checkpoints.list())])
+    return [Path(name) for name in json.loads(dist.broadcast_from_rank0(names))]
+
+
+T = TypeVar("T")
+
+
+def first_readable(paths: Sequence[Path], read: Callable[[Path], T]) -> T | None:
+    """Return what ``read`` returns for the first checkpoint that all ranks can read.
+
+    Why a checkpoint is skipped is logged. All ranks must call it with the same paths.
+
+    Args:
+        paths: the checkpoints, in order of preference; None is returned if there are none.
+        read: reads one; it may raise anything.
+
+    Raises:
+        CheckpointMismatchError: a checkpoint belongs to another model or run.
+        CheckpointError: none of them can be read; the message names the fault of each.
+    """
+    faults, first_error = [], None
+    for path in paths:
+        result, error = _attempt(path, read)
+        fault = _agree_on_fault(error)
+        if fault is None:
+            return result
+        first_error = first_error or error
+        faults.append(f"{path.name}: {fault}")
+        if len(paths) > 1:
+            _log.warning(f"skipped checkpoint '{path}': {fault}")
+    if len(faults) == 1:
+        raise CheckpointError(f"checkpoint '{paths[0]}' is damaged: {fault}") from first_error
+    if faults:
+        raise CheckpointError(
+            f"none of the {len(faults)} checkpoints in '{paths[0].parent}' can be read "
+            f"({'; '.join(faults)}): restore one from a copy, or start from scratch with "
+            "resume='never'"
+        ) from first_error
+    return None
+
+
+def _attempt(path: Path, read: Callable[[Path], T]) -> tuple[T | None, Exception | None]:
+    """Verify a checkpoint on rank 0 and read it; return the result or the error."""
+    faults = verify_checkpoint(path) if dist.is_main() else []
+    faults = json.loads(dist.broadcast_from_rank0(json.dumps(faults)))
+    if faults:
+        return None, CheckpointError("; ".join(faults))
+    try:
+        return read(path), None
+    except Exception as error:  # whatever it is, an older checkpoint may be readable
+        return None, error
+
+
+def _agree_on_fault(error: Exception | None) -> str | None:
+    """Return the fault of the first rank that has one; raise one that no checkpoint can mend."""
+    is_fatal = isinstance(error, CheckpointMismatchError)
+    for rank, found in enumerate(dist.all_gather_object(error and (is_fatal, cause(error)))):
+        if found is None:
+            continue
+        if is_fatal and error is not None:
+            raise error
+        if found[0]:
+            raise CheckpointMismatchError(f"rank {rank} failed: {found[1]}")
+        return f"rank {rank}: {found[1]}" if rank else found[1]
+    return None
+
+
 def load_checkpoint(path: Path, engine: Engine) -> Loaded:
-    """Read a checkpoint of a run, as far as it concerns this rank.
+    """Read a verified checkpoint of a run, as far as it concerns this rank.
 
     If it was saved in another layout, the state of each rank is taken from rank 0.
 
     Raises:
         CheckpointError: it is damaged, or is not a checkpoint of a run.
     """
-    info = Manifest.read(path).info if (path / "MANIFEST.json").is_file() else {}
-    rank = 0 if was_saved_in_another_layout(info, engine) else None
-    loaded = Checkpoints(path.parent).load(path, into=sharding_template(engine), rank=rank)
+    rank = 0 if was_saved_in_another_layout(Manifest.read(path).info, engine) else None
+    loaded = read_checkpoint(path, sharding_template(engine), rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
     for state in loaded.shared["hooks"].values():

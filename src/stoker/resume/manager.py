@@ -15,7 +15,7 @@ from stoker.core.log import get_logger
 from stoker.data import BatchFeeder
 from stoker.hooks.base.dispatch import HookList
 from stoker.hooks.checkpoint import Checkpoint
-from stoker.resume.lookup import find_checkpoint, load_checkpoint
+from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
 from stoker.resume.signals import SignalHandler, StopWaiting
 from stoker.rundir.folder import ORIGIN, resume_path
@@ -131,18 +131,20 @@ class CheckpointManager:
                 "run: choose another folder"
             )
         self._origin = resume_path(resume)
-        path = loaded or find_checkpoint(resume, self.checkpoints)
-        if path is None:
-            return
+        paths = [loaded] if loaded is not None else find_candidates(resume, self.checkpoints)
+        first_readable(paths, lambda path: self._restore_from(path, feeder))
+
+    def _restore_from(self, path: Path, feeder: BatchFeeder) -> None:
+        run = self._run
         saved = load_checkpoint(path, run.engine)
-        if self._origin is None:
-            self._origin = saved.info.get(ORIGIN)
         if is_beyond(saved, run.max_epochs, run.max_steps):
             self.later = path  # it belongs to a later fit of the script
             run.requests.confirm_stop("a later fit of this run has been reached already")
-            return
-        self.restored = self._state.restore(saved, feeder)
-        _log.info(f"resuming from {path}: {run.where()}")
+        else:
+            self.restored = self._state.restore(saved, feeder)
+            _log.info(f"resuming from {path}: {run.where()}")
+        if self._origin is None:
+            self._origin = saved.info.get(ORIGIN)
 
     def _continue_here(self, feeder: BatchFeeder, resume: str | Path) -> None:
         """Continue a trainer that has trained before, also within an epoch."""

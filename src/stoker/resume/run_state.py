@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
+from stoker.checkpoint import Checkpoints, Loaded
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
+from stoker.core.errors import CheckpointMismatchError
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Stateful
@@ -275,7 +276,7 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
             kind = type(engine.optimizers[name]).__name__
             faults += _compare_groups(kind, saved["param_groups"], state["optimizers"][name])
     if faults:
-        raise CheckpointError(
+        raise CheckpointMismatchError(
             f"the checkpoint is of another model or run ({'; '.join(faults)}): use another run "
             "folder, or resume='never'"
         )

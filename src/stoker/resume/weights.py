@@ -6,11 +6,12 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from stoker.checkpoint import CheckpointError
+from stoker.checkpoint.format.guard import cause
 from stoker.checkpoint.read.load import read_weights
 from stoker.core.log import get_logger
 from stoker.engine import unwrap
 from stoker.parallel import is_remote, shard_like
-from stoker.resume.lookup import find_checkpoint
+from stoker.resume.lookup import find_candidates, first_readable
 from stoker.storage import local_path
 
 _log = get_logger()
@@ -55,15 +56,14 @@ def compare_weights(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> d
 
 
 def _weights_in(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
-        return read_weights(find_checkpoint(path, None) or path)
+        return first_readable(find_candidates(path, None), read_weights) or {}
     try:
         return load_file(path)
-    except SafetensorError as error:
+    except Exception as error:
         raise CheckpointError(
-            f"'{path}' is not a safetensors file ({error}): convert weights of other tools with "
-            "'stoker ckpt import'"
+            f"'{path}' is not a safetensors file ({cause(error)}): convert weights of other tools "
+            "with 'stoker ckpt import'"
         ) from error

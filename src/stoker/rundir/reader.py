@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.core.errors import CheckpointError
@@ -122,15 +122,6 @@ MOST_SHOWN = 500
 
 _LARGEST_MANIFEST = 1 << 26
 _MOST_FAULTS = 20
-_BROKEN = (
-    CheckpointError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)
 
 
 @dataclass(frozen=True)
@@ -185,7 +176,8 @@ def check_every_byte(run: SafeFolder, name: str) -> CheckpointInfo:
         info = _check_sizes(folder, step)
     if info.faults:
         return info
-    return replace(info, verified=True, faults=verify_checkpoint(folder.path)[:_MOST_FAULTS])
+    faults = verify_checkpoint(folder.path, structure=False)
+    return replace(info, verified=True, faults=faults[:_MOST_FAULTS])
 
 
 def _check_sizes(folder: SafeFolder, step: int) -> CheckpointInfo:
@@ -204,16 +196,11 @@ def _check_sizes(folder: SafeFolder, step: int) -> CheckpointInfo:
             for file, record in manifest.files.items()
             if sizes.get(file) != record.size
         ]
-        metrics = _numbers(manifest.info.get("metrics"))
-    except _BROKEN as error:
+        metrics = {name: float(value) for name, value in metrics_in(manifest.info).items()}
+    except CheckpointError as error:
         faults = [str(error).replace(str(folder.path), name)]
     time = manifest_file.st_mtime if manifest_file is not None else None
     return CheckpointInfo(name, step, sum(sizes.values()), time, metrics, faults[:_MOST_FAULTS])
-
-
-def _numbers(metrics: Any) -> dict[str, float]:
-    found = metrics.items() if isinstance(metrics, dict) else ()
-    return {str(k): float(v) for k, v in found if isinstance(v, int | float)}
 
 
 T = TypeVar("T")

@@ -1,10 +1,13 @@
 """The local disk: durable writes, memory-mapped reads, atomic renames."""
 
+import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,14 +25,24 @@ _READ_BLOCK = 32 << 20
 _WRITE_BLOCK = 1 << 30
 """Bytes per write; Linux accepts slightly less than 2 GiB per call."""
 
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 _TRASH = ".trash-"
 
 
 class LocalStorage:
-    """A folder on the local disk."""
+    """A folder on the local disk.
 
-    def __init__(self, folder: Path) -> None:
+    Links inside the folder are not followed, so nothing outside of it is read or written.
+
+    Args:
+        folder: the path.
+        may_be_link: whether the folder itself may be a link.
+    """
+
+    def __init__(self, folder: Path, *, may_be_link: bool = True) -> None:
         self.folder = folder
+        self._may_be_link = may_be_link
         self._maps: dict[str, tuple[object, mmap]] = {}
 
     def __str__(self) -> str:
@@ -38,7 +51,7 @@ class LocalStorage:
 
     def below(self, name: str) -> "LocalStorage":
         """Return a folder inside this one."""
-        return LocalStorage(self.folder / name)
+        return LocalStorage(self.folder / name, may_be_link=False)
 
     def create(self) -> None:
         """Make the folder and its parents."""
@@ -50,12 +63,17 @@ class LocalStorage:
 
     def size(self, name: str) -> int | None:
         """Return the size of a file."""
-        path = self.folder / name
-        return path.stat().st_size if path.is_file() else None
+        try:
+            self._check_folder()
+            found = os.lstat(self.folder / name)
+        except OSError:
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self, name: str) -> bytes:
         """Return the contents of a file."""
-        return (self.folder / name).read_bytes()
+        with self._open(name) as file:
+            return file.read()
 
     def read_range(self, name: str, start: int, length: int) -> memoryview:
         """Return part of a memory map of the file; the disk is read when a byte is used."""
@@ -64,6 +82,25 @@ class LocalStorage:
             raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
         return found
 
+    def _check_folder(self) -> None:
+        if not self._may_be_link and self.folder.is_symlink():
+            raise OSError(errno.ELOOP, "its folder is a link, which is not followed", str(self))
+
+    def _open(self, name: str) -> FileIO:
+        """Open a regular file to read it; a link is not followed, and a pipe does not block."""
+        self._check_folder()
+        path = self.folder / name
+        try:
+            file = FileIO(os.open(path, _READ), "rb")
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                error.strerror = "it is a link, which is not followed"
+            raise
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return file
+
     def _map(self, name: str) -> mmap:
         """Map a file into memory once, unless it has changed since."""
         path = os.path.join(self.folder, name)  # faster than a Path: it is called for every tensor
@@ -71,16 +108,17 @@ class LocalStorage:
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         known = self._maps.get(name)
         if known is None or known[0] != version:
-            with open(path, "rb") as file:
+            with self._open(name) as file:
                 known = version, mmap(file.fileno(), 0, access=ACCESS_COPY)
             self._maps[name] = known
         return known[1]
 
     def checksum(self, name: str) -> str:
         """Return the checksum of a file, read again from the disk where the system allows it."""
-        checksum, path = xxhash.xxh3_128(), self.folder / name
-        buffer = memoryview(bytearray(min(_READ_BLOCK, max(path.stat().st_size, 1))))
-        with path.open("rb", buffering=0) as file:
+        checksum = xxhash.xxh3_128()
+        with self._open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            buffer = memoryview(bytearray(min(_READ_BLOCK, max(size, 1))))
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             while count := file.readinto(buffer):
@@ -111,13 +149,11 @@ class LocalStorage:
         path = self.folder / name
         trash = path.with_name(_TRASH + path.name.removeprefix(_TRASH).lstrip("."))
         if trash != path:
-            shutil.rmtree(trash, ignore_errors=True)
+            with suppress(OSError):
+                _remove(trash)
             os.rename(path, trash)
         crash_points.at("trashed")
-        if trash.is_dir():
-            shutil.rmtree(trash)
-        else:
-            trash.unlink()
+        _remove(trash)
         crash_points.at("removed")
 
     def publish(self, source: str, target: str, *, replaced: str | None = None) -> None:
@@ -125,7 +161,7 @@ class LocalStorage:
         old, new = self.folder / source, self.folder / target
         _sync_folder(old)
         crash_points.at("before-rename")
-        if new.exists():
+        if os.path.lexists(new):
             if replaced is None:
                 raise FileExistsError(f"'{new}' already exists")
             os.rename(new, self.folder / replaced)
@@ -210,6 +246,13 @@ def format_size(size: float) -> str:
 def _write_all(file: int, block: memoryview) -> None:
     while block:
         block = block[os.write(file, block[:_WRITE_BLOCK]) :]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _sync_file(path: Path) -> None:

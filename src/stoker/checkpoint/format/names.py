@@ -1,14 +1,22 @@
 """The names of the files of a checkpoint, and of the folders of checkpoints."""
 
 import re
+from pathlib import Path
 
-from stoker.storage import Storage
+from stoker.storage import Storage, local_path, open_storage
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 
 MODEL = "model."
 """The prefix of tensors that go into ``model.safetensors``, under the names of the model."""
+
+FILE_NAME = re.compile(
+    r"state\.json|(model|state)(-\d{5,9}-of-\d{5,9})?\.safetensors"
+    r"|rank-\d{5,9}\.(json|safetensors)",
+    re.ASCII,
+)
+"""The names that the files of a checkpoint can have, besides the manifest."""
 
 _NAME = re.compile(r"step-(\d{8,15})")
 
@@ -24,10 +32,22 @@ def step_in_name(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def open_checkpoint(location: str | Path | Storage) -> Storage:
+    """Return the storage of a checkpoint.
+
+    A link that has the name of a checkpoint is not followed; a link of another name is.
+    """
+    if isinstance(location, str | Path):
+        path = local_path(location)
+        if step_in_name(path.name) is not None:
+            return open_storage(path.parent).below(path.name)
+    return open_storage(location)
+
+
 def list_steps(storage: Storage) -> dict[int, str]:
     """Return step → folder name of every checkpoint that has a manifest, oldest first."""
     named = {step: name for name in storage.list() if (step := step_in_name(name)) is not None}
-    found = {s: n for s, n in named.items() if storage.size(f"{n}/{MANIFEST}") is not None}
+    found = {s: n for s, n in named.items() if storage.below(n).size(MANIFEST) is not None}
     return dict(sorted(found.items()))
 
 

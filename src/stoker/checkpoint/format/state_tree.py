@@ -14,6 +14,7 @@ A tensor that occurs twice is loaded as one tensor again.
 
 import base64
 import math
+import re
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -23,12 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.checkpoint.format.guard import check_dimensions
 from stoker.checkpoint.format.names import MODEL
 from stoker.checkpoint.format.tensor_file import DTYPES, memory_identity
 from stoker.core.tree import is_sharded
 
 Json: TypeAlias = Any
 """What ``json.dumps`` accepts."""
+
+_DEEPEST = 100
+"""How deep a state may be nested, so that it can be read again."""
 
 _EXPECTED = "expected tensors, numpy arrays, numbers, strings, bytes and containers of them"
 
@@ -87,6 +92,8 @@ class _Flattener:
         }
 
     def encode(self, value: Any, path: tuple[str, ...]) -> Json:
+        if len(path) > _DEEPEST:
+            raise unsupported(path[:3], f"nested more than {_DEEPEST} levels deep")
         encoder = self._encoders.get(type(value))
         if encoder is not None:
             return encoder(value, path)
@@ -184,10 +191,10 @@ class _Unflattener:
             "$int": lambda text, _: int(text, 16),
             "$float": lambda text, _: struct.unpack(">d", bytes.fromhex(text))[0],
             "$bytes": lambda text, _: base64.b64decode(text),
-            "$dtype": lambda text, _: getattr(torch, text),
+            "$dtype": lambda text, _: _DTYPES[text],
             "$device": lambda text, _: torch.device(text),
             "$array": self._array,
-            "$scalar": lambda text, node: np.frombuffer(bytes.fromhex(text), node["dtype"])[0],
+            "$scalar": lambda text, node: np.frombuffer(bytes.fromhex(text), _numpy_dtype(node))[0],
         }
 
     def decode(self, node: Json) -> Any:
@@ -218,8 +225,7 @@ class _Unflattener:
             if "complex" in node:
                 tensor = torch.view_as_complex(tensor)
             if "stride" in node:
-                strided = torch.empty_strided(tensor.shape, node["stride"], dtype=tensor.dtype)
-                tensor = strided.copy_(tensor)
+                tensor = _permuted(tensor.shape, node["stride"], tensor.dtype).copy_(tensor)
             self._made[name] = tensor
         made: Tensor = self._made[name]
         return made
@@ -228,9 +234,33 @@ class _Unflattener:
         name = ref["$tensor"]
         if name not in self._made:
             raw = self._tensors[name].numpy()
-            self._made[name] = raw.view(node["dtype"]).reshape(node["shape"])
+            self._made[name] = raw.view(_numpy_dtype(node)).reshape(node["shape"])
         made: np.ndarray[Any, Any] = self._made[name]
         return made
+
+
+_DTYPES = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+_NUMPY_DTYPE = re.compile(r"[<>|=][biufcSUmM]\d{1,9}(\[\d{0,9}\w{1,9}\])?", re.ASCII)
+
+
+def _numpy_dtype(node: dict[str, Json]) -> "np.dtype[Any]":
+    if not _NUMPY_DTYPE.fullmatch(node["dtype"]):
+        raise ValueError(f"'{node['dtype'][:60]}' is not a dtype of numbers or strings")
+    return np.dtype(node["dtype"])
+
+
+def _permuted(shape: torch.Size, stride: list[int], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor with these strides, which must be a permutation of contiguous ones."""
+    expected = 1
+    for step, size in sorted(zip(check_dimensions(stride, "a stride"), shape, strict=True)):
+        if size != 1 and step != expected:
+            raise ValueError(f"the strides {stride} of a tensor {list(shape)} are not dense")
+        expected *= size
+    return torch.empty_strided(shape, stride, dtype=dtype)
 
 
 def _encode_int(value: int, _: tuple[str, ...]) -> Json:

@@ -9,6 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stoker.checkpoint.format.guard import (
+    check_contiguous,
+    check_count,
+    check_dimensions,
+    check_keys,
+    parse_object,
+    reading,
+)
 from stoker.core.tree import is_sharded, local_part
 from stoker.storage import Storage
 
@@ -31,6 +39,12 @@ DTYPES: dict[torch.dtype, str] = {
     torch.bool: "BOOL",
 }
 """The names of dtypes in safetensors."""
+
+_BLOCK = 8 << 20
+"""Bytes to read at once, so that many small tensors take few calls."""
+
+_LARGEST_HEADER = 1 << 28
+"""The largest header, in bytes."""
 
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -85,24 +99,61 @@ class TensorFile:
 
 
 class TensorReader:
-    """Reads tensors of a file as views of storage; on the local disk these are memory-mapped."""
+    """Reads tensors of a file as views of storage; on the local disk these are memory-mapped.
+
+    Small neighbouring tensors are read by one call.
+    """
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
-        length = int.from_bytes(storage.read_range(name, 0, 8), "little")
-        header = json.loads(bytes(storage.read_range(name, 8, length)))
         self._offsets: dict[str, int] = {}
+        self._begin = self._end = 0
+        self._block = memoryview(b"")
         self.entries: dict[str, TensorEntry] = {}
+        with reading(f"'{name}' in '{storage}'"):
+            self._read_header(storage.size(name) or 0)
+
+    def _read_header(self, size: int) -> None:
+        """Read the entries, after checking them against the format and the size of the file."""
+        length = int.from_bytes(self._storage.read_range(self._name, 0, 8), "little")
+        check_count(length, "the size of its header", min(size - 7, _LARGEST_HEADER))
+        header = parse_object(bytes(self._storage.read_range(self._name, 8, length)))
+        header.pop("__metadata__", None)
+        ranges = []
         for key, field in header.items():
-            if key != "__metadata__":
-                dtype, shape = DTYPES_BY_NAME[field["dtype"]], tuple(field["shape"])
-                self.entries[key] = TensorEntry(key, dtype, shape)
-                self._offsets[key] = 8 + length + field["data_offsets"][0]
+            try:
+                entry, begin, end = _read_entry(key, field)
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"'{key[:200]}': {error}") from error
+            self.entries[key], self._offsets[key] = entry, 8 + length + begin
+            ranges.append((begin, end))
+        check_contiguous(ranges, size - 8 - length)
+        self._end = size
 
     def view(self, key: str) -> Tensor:
         """Return a tensor of the file, backed by its bytes: clone it to keep it."""
-        entry = self.entries[key]
-        if entry.size == 0:
+        entry, offset = self.entries[key], self._offsets[key]
+        count = math.prod(entry.shape)
+        if count == 0:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        data = self._storage.read_range(self._name, self._offsets[key], entry.size)
-        return torch.frombuffer(data, dtype=torch.uint8).view(entry.dtype).reshape(entry.shape)
+        size = count * entry.dtype.itemsize
+        if not self._begin <= offset <= offset + size <= self._begin + len(self._block):
+            length = max(size, min(_BLOCK, self._end - offset))
+            self._block = self._storage.read_range(self._name, offset, length)
+            self._begin = offset
+        at = offset - self._begin
+        flat = torch.frombuffer(self._block, dtype=entry.dtype, count=count, offset=at)
+        return flat.view(entry.shape)
+
+
+def _read_entry(name: str, field: Any) -> tuple[TensorEntry, int, int]:
+    """Return a tensor of a header, and where its bytes begin and end, after checking them."""
+    fields = check_keys(field, ("dtype", "shape", "data_offsets"), "it")
+    dtype = DTYPES_BY_NAME.get(fields["dtype"])
+    if dtype is None:
+        raise ValueError("its dtype is unknown")
+    entry = TensorEntry(name, dtype, check_dimensions(fields["shape"], "its shape"))
+    begin, end = check_dimensions(fields["data_offsets"], "its place")
+    if end - begin != entry.size:
+        raise ValueError(f"it has {end - begin} bytes, expected {entry.size}")
+    return entry, begin, end

@@ -7,18 +7,21 @@ from typing import Any
 
 from torch import Tensor
 
+from stoker.checkpoint.format.guard import cause, reading
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MODEL, STATE, rank_file
+from stoker.checkpoint.format.names import MODEL, STATE, open_checkpoint, rank_file
 from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
 from stoker.checkpoint.format.tensor_file import TensorReader
 from stoker.checkpoint.read.stored_tensors import StoredTensors, Template
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.tree import is_sharded
-from stoker.storage import FileRecord, Storage, open_storage
+from stoker.storage import FileRecord, Storage
 
 
-def verify_checkpoint(location: str | Path | Storage, *, quick: bool = False) -> list[str]:
+def verify_checkpoint(
+    location: str | Path | Storage, *, quick: bool = False, structure: bool = True
+) -> list[str]:
     """Return what is wrong with a checkpoint, one sentence per fault; none if it is complete.
 
     Files that the manifest does not list are ignored.
@@ -27,14 +30,19 @@ def verify_checkpoint(location: str | Path | Storage, *, quick: bool = False) ->
         location: the folder of the checkpoint.
         quick: compare only the sizes of the files. Otherwise every byte is read, from the disk
             rather than from the page cache where the system allows it.
+        structure: also check that the tensors fit into their files. A process that has just written
+            them need not.
     """
-    storage = open_storage(location)
+    storage = open_checkpoint(location)
     try:
-        files = Manifest.read(storage).files
+        manifest = Manifest.read(storage)
+        faults = (_fault(storage, name, one, quick) for name, one in manifest.files.items())
+        found = [fault for fault in faults if fault]
+        if structure and not found:
+            StoredTensors(storage, manifest)
     except CheckpointError as error:
         return [str(error)]
-    faults = (_fault(storage, name, record, quick) for name, record in files.items())
-    return [fault for fault in faults if fault]
+    return found
 
 
 def _fault(storage: Storage, name: str, record: FileRecord, quick: bool) -> str:
@@ -46,7 +54,7 @@ def _fault(storage: Storage, name: str, record: FileRecord, quick: bool) -> str:
             return f"'{name}' has {size} bytes, expected {record.size}"
         found = record.xxh3_128 if quick else storage.checksum(name)
     except OSError as error:
-        return f"'{name}' cannot be read: {error.strerror}"
+        return f"'{name}' cannot be read: {cause(error)}"
     if found != record.xxh3_128:
         return f"'{name}' has checksum {found}, expected {record.xxh3_128}"
     return ""
@@ -75,35 +83,38 @@ def read_checkpoint(
     location: str | Path | Storage, into: Any = None, rank: int | None = None
 ) -> Loaded:
     """Read a complete checkpoint; see `Checkpoints.load`."""
-    storage = open_storage(location)
-    manifest = Manifest.read(storage)
-    values = json.loads(storage.read(STATE))
+    storage = open_checkpoint(location)
     template: Template = into if callable(into) else _template_of(into)
-    tensors = StoredTensors(storage, manifest).read(tensor_names(values), template)
-    shared = unflatten(tensors, values)
-    own = read_own(storage, manifest, dist.rank() if rank is None else rank)
-    return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
+    with reading(f"checkpoint '{storage}'"):
+        manifest = Manifest.read(storage)
+        values = json.loads(storage.read(STATE))
+        tensors = StoredTensors(storage, manifest).read(tensor_names(values), template)
+        shared = unflatten(tensors, values)
+        own = read_own(storage, manifest, dist.rank() if rank is None else rank)
+        return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
 
 
 def read_weights(location: str | Path | Storage) -> dict[str, Tensor]:
     """Return the unsharded tensors of the model by their own names."""
-    storage = open_storage(location)
-    stored = StoredTensors(storage, Manifest.read(storage))
-    keys = {key for key in stored.tensors if key.startswith(MODEL)}
-    return {key.removeprefix(MODEL): tensor for key, tensor in stored.read(keys).items()}
+    storage = open_checkpoint(location)
+    with reading(f"checkpoint '{storage}'"):
+        stored = StoredTensors(storage, Manifest.read(storage))
+        keys = {key for key in stored.tensors if key.startswith(MODEL)}
+        return {key.removeprefix(MODEL): tensor for key, tensor in stored.read(keys).items()}
 
 
 def read_own(location: str | Path | Storage, manifest: Manifest, rank: int) -> Any:
     """Return the state of one rank alone; None if the checkpoint has no such rank."""
-    storage = open_storage(location)
+    storage = open_checkpoint(location)
     values, tensors = rank_file(rank, "json"), rank_file(rank, "safetensors")
     if values not in manifest.files:
         return None
     own: dict[str, Tensor] = {}
-    if tensors in manifest.files:
-        reader = TensorReader(storage, tensors)
-        own = {key: reader.view(key).clone() for key in reader.entries}
-    return unflatten(own, json.loads(storage.read(values)))
+    with reading(f"the state of rank {rank} in '{storage}'"):
+        if tensors in manifest.files:
+            reader = TensorReader(storage, tensors)
+            own = {key: reader.view(key).clone() for key in reader.entries}
+        return unflatten(own, json.loads(storage.read(values)))
 
 
 def _template_of(into: Any) -> Template:

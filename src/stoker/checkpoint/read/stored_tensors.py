@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from stoker.checkpoint.format.guard import check_tiling, reading
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import tensor_key
 from stoker.checkpoint.format.tensor_file import DTYPES_BY_NAME, TensorReader
@@ -37,20 +38,38 @@ class StoredTensors:
         files = [n for n in manifest.files if n.endswith(".safetensors") and n[:5] != "rank-"]
         self._readers = {name: TensorReader(storage, name) for name in files}
         self.tensors: dict[str, StoredTensor] = {}
-        split = set()
+        with reading(f"'{storage}'"):
+            split = self._add_split(manifest)
+            for file, reader in self._readers.items():
+                for name, entry in reader.entries.items():
+                    if (file, name) not in split:
+                        pieces = {(0,) * len(entry.shape): (file, name)}
+                        stored = StoredTensor(entry.dtype, entry.shape, pieces)
+                        self._add(tensor_key(file, name), stored)
+
+    def _add(self, key: str, stored: StoredTensor) -> None:
+        if key in self.tensors:
+            raise ValueError(f"'{key[:200]}' is stored twice")
+        self.tensors[key] = stored
+
+    def _add_split(self, manifest: Manifest) -> set[tuple[str, str]]:
+        """Add the tensors that are stored in pieces; return the file and name of each piece."""
+        places: list[tuple[str, str]] = []
         for key, table in manifest.split.items():
             stored = StoredTensor(DTYPES_BY_NAME[table["dtype"]], tuple(table["shape"]))
+            shapes = {}
             for piece in table["pieces"]:
-                stored.pieces[tuple(piece["offset"])] = (piece["file"], piece["name"])
-                split.add((piece["file"], piece["name"]))
-            self.tensors[key] = stored
-        for file, reader in self._readers.items():
-            for name, entry in reader.entries.items():
-                if (file, name) not in split:
-                    pieces = {(0,) * len(entry.shape): (file, name)}
-                    self.tensors[tensor_key(file, name)] = StoredTensor(
-                        entry.dtype, entry.shape, pieces
-                    )
+                offset, place = tuple(piece["offset"]), (piece["file"], piece["name"])
+                entry = self._readers[piece["file"]].entries[piece["name"]]
+                if entry.dtype != stored.dtype or len(entry.shape) != len(stored.shape):
+                    raise ValueError(f"a piece of '{key[:200]}' has another type or dimension")
+                stored.pieces[offset], shapes[offset] = place, entry.shape
+                places.append(place)
+            check_tiling(shapes, stored.shape, f"'{key[:200]}'")
+            self._add(key, stored)
+        if len(set(places)) != len(places):
+            raise ValueError("a piece of a tensor is listed twice")
+        return set(places)
 
     def piece(self, key: str, offset: tuple[int, ...]) -> Tensor:
         """Return one piece of a tensor as a view of its file."""

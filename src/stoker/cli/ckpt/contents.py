@@ -7,13 +7,13 @@ from math import prod
 from pathlib import Path
 
 from stoker.checkpoint import CheckpointError, unflatten
+from stoker.checkpoint.format.guard import reading
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import STATE
+from stoker.checkpoint.format.names import STATE, open_checkpoint
 from stoker.checkpoint.format.state_tree import Json, tensor_names
 from stoker.checkpoint.format.tensor_file import DTYPES
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.read.stored_tensors import StoredTensor, StoredTensors
-from stoker.storage import open_storage
 
 
 @dataclass
@@ -32,31 +32,35 @@ class Contents:
         Raises:
             CheckpointError: it is damaged.
         """
-        faults = verify_checkpoint(path, quick=not verify)
-        if not faults:
-            try:
-                storage = open_storage(path)
+        faults = verify_checkpoint(path, quick=not verify, structure=False)
+        if faults:
+            raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
+        try:
+            with reading("it"):
+                storage = open_checkpoint(path)
                 manifest = Manifest.read(storage)
                 values = json.loads(storage.read(STATE))
                 return cls(path, manifest, values, StoredTensors(storage, manifest))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                faults = verify_checkpoint(path) or [f"it cannot be read: {error}"]
-        raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
+        except CheckpointError as error:
+            faults = verify_checkpoint(path) or [str(error)]
+            raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}") from error
 
     def part(self, *keys: str) -> Json:
         """Return the values below some keys, or an empty dict."""
         node = self.values
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
-        return {} if node is None else node
+        return node if isinstance(node, dict) else {}
 
     def tensors(self, node: Json) -> dict[str, StoredTensor]:
         """Return the tensors that values refer to, by name, in order."""
-        return {name: self.stored.tensors[name] for name in _names(node)}
+        with reading(f"checkpoint '{self.path}'"):
+            return {name: self.stored.tensors[name] for name in _names(node)}
 
     def load(self, node: Json) -> object:
         """Load values together with their tensors."""
-        return unflatten(self.stored.read(tensor_names(node)), node)
+        with reading(f"checkpoint '{self.path}'"):
+            return unflatten(self.stored.read(tensor_names(node)), node)
 
     def check_run(self) -> None:
         """Raise `CheckpointError` unless a run saved the checkpoint."""

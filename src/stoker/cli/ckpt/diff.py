@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.checkpoint.format.guard import reading
 from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one
@@ -162,7 +163,8 @@ def diff(options: argparse.Namespace) -> int:
         raise ConfigError(f"--top must be at least 1, got {options.top}")
     first, second = (find_one(local_path(path)) for path in (options.first, options.second))
     a, b = (Contents.read(path, verify=True) for path in (first, second))
-    found = _sections(a, b)
+    with reading(f"one of '{first}' and '{second}'"):
+        found = _sections(a, b)
     if not any(found.values()):
         print("no difference")
         return OK

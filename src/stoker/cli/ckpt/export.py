@@ -7,12 +7,21 @@ from typing import Any
 
 from torch import Tensor
 
+from stoker.checkpoint import CheckpointError
+from stoker.checkpoint.format.state_tree import Json
 from stoker.cli.ckpt.contents import Contents, read_verified
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
 from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
+
+
+def _mapping(contents: Contents, node: Json) -> Mapping[str, Any]:
+    found = contents.load(node)
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"'{contents.path}' holds weights without names")
+    return found
 
 
 def _averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
@@ -28,13 +37,13 @@ def _averaged(contents: Contents, weights: Mapping[str, Any]) -> Any:
             f"--ema needs exactly one hook that averages weights; in '{contents.path}', {found}"
         )
     ((hook, node),) = held.items()
-    average: Any = contents.load(node)
+    average = _mapping(contents, node)
     if not average:
         raise ConfigError(
             f"hook '{hook}' has no average in '{contents.path}': it had not started yet, or had "
             "already copied it into the model"
         )
-    new = {id(weights[name]): value for name, value in average.items()}
+    new = {id(weights[name]): value for name, value in average.items() if name in weights}
     # tied weights share one tensor, and so one average
     return {name: new.get(id(value), value) for name, value in weights.items()}
 
@@ -48,7 +57,7 @@ def export(options: argparse.Namespace) -> int:
     check_output(output, _SUFFIXES)
     _check_config(options, output)
     contents = read_verified(find_one(local_path(options.path)))
-    weights: Any = contents.load(contents.values["model"])
+    weights = _mapping(contents, contents.values["model"])
     model = None
     if options.config is not None:
         from stoker.cli.ckpt.onnx import build_model

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint import CheckpointError
-from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
@@ -36,8 +36,9 @@ class _Row:
 
     @property
     def metrics(self) -> dict[str, float]:
-        found = self.info.get("metrics") or {}
-        return {name: value for name, value in found.items() if name not in ("epoch", "step")}
+        return {
+            n: value for n, value in metrics_in(self.info).items() if n not in ("epoch", "step")
+        }
 
 
 def ls(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.checkpoint import Best, CheckpointError, Checkpoints
-from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
 from stoker.cli.common import FAILED, OK
 from stoker.config.yaml_text import ConfigError
@@ -75,7 +75,7 @@ def _check_known(metric: str, folder: Path) -> None:
     known: set[str] = set()
     for path in Checkpoints(folder).list():
         try:
-            known |= (Manifest.read(path).info.get("metrics") or {}).keys()
+            known |= metrics_in(Manifest.read(path).info).keys()
         except CheckpointError:
             continue
     if metric not in known:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from math import prod
 from typing import Any
 
+from stoker.checkpoint.format.guard import reading
+from stoker.checkpoint.format.manifest import metrics_in
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json
 from stoker.checkpoint.read.stored_tensors import StoredTensor
@@ -22,12 +24,14 @@ from stoker.storage import format_size, local_path
 def show(options: argparse.Namespace) -> int:
     """Print the contents of a checkpoint."""
     contents = Contents.read(find_one(local_path(options.path)), verify=False)
-    if options.json:
-        print(json.dumps(_plain(contents), indent=2))
-        return OK
-    for lines in (_head, _metrics, _settings, _model, _optimizers, _hooks, _others, _files):
-        for line in lines(contents):
-            print(line)
+    parts = (_head, _metrics, _settings, _model, _optimizers, _hooks, _others, _files)
+    with reading(f"checkpoint '{contents.path}'"):
+        if options.json:
+            lines = [json.dumps(_plain(contents), indent=2)]
+        else:
+            lines = [line for part in parts for line in part(contents)]
+    for line in lines:
+        print(line)
     return OK
 
 
@@ -37,7 +41,7 @@ def _saved(contents: Contents) -> float:
 
 def _plain(contents: Contents) -> dict[str, Any]:
     manifest = contents.manifest
-    metrics = manifest.info.get("metrics") or {}
+    metrics = metrics_in(manifest.info)
     return {
         "path": str(contents.path),
         "step": manifest.step,
@@ -79,7 +83,7 @@ def _head(contents: Contents) -> Iterator[str]:
 
 
 def _metrics(contents: Contents) -> Iterator[str]:
-    metrics = contents.manifest.info.get("metrics") or {}
+    metrics = metrics_in(contents.manifest.info)
     shown = {name: value for name, value in metrics.items() if name not in ("epoch", "step")}
     yield from _section("metrics", {name: f"{value:.6g}" for name, value in shown.items()})
 
