@@ -77,6 +77,26 @@ def rendezvous_in(environment: Mapping[str, str]) -> dict[str, str] | None:
     }
 
 
+def local_rank(environment: Mapping[str, str]) -> int | None:
+    """Return the number of this process among those of the job on its machine.
+
+    torchrun, Ray Train, Spark, Slurm and MPI set it. Without any of them, ranks are assumed to be
+    numbered machine by machine, and the rank is returned; None for a single process.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    in_slurm = tasks != "1" and environment.get("RANK", "") in ("", environment.get("SLURM_PROCID"))
+    names = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"]
+    names += ["SLURM_LOCALID"] if in_slurm else []  # a batch script has it too, always 0
+    ranks = environment.get("WORLD_SIZE", tasks if in_slurm else "1")
+    if ranks == "1" and world_size() == 1:
+        return None
+    name = next((name for name in names if name in environment), "RANK")
+    found = environment.get(name, str(rank()))
+    if not found.isdecimal():
+        raise ValueError(f"{name} is {found!r}, expected the number of a process, 0 or more")
+    return int(found)
+
+
 def _first_node(nodes: str) -> str:
     """Return the first node of a list such as ``gpu[03-07,11]`` or ``login,gpu1``."""
     return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", nodes).split(",")[0]

@@ -1,5 +1,6 @@
 """Check the arguments of an engine before anything runs."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 from stoker.engine.fused import suggest_fused
@@ -15,6 +17,15 @@ from stoker.engine.fused import suggest_fused
 _log = get_logger()
 
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+
+_VISIBLE = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ASCEND_RT_VISIBLE_DEVICES",
+)
+"""Variables by which Slurm, Ray and others show a process its own devices only."""
 
 
 def check_arguments(
@@ -43,22 +54,18 @@ def check_arguments(
 def resolve_device(device: str | torch.device) -> torch.device:
     """Return the device of that name, checked to exist on this machine.
 
-    "auto" is the accelerator that torch finds, or the CPU. Devices other than the CPU are
-    implemented but not tested: no test machine had one.
+    "auto" is the accelerator that torch finds, or the CPU. In a job of several processes, a device
+    without an index is the one of this process: that of its local rank. Devices other than the CPU
+    are implemented but not tested: no test machine had one.
     """
-    if device == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return found if found is not None else torch.device("cpu")
-    try:
-        requested = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(
-            f"device {device!r} is unknown: expected one of {', '.join(_DEVICES)}, "
-            "with an index like 'cuda:2' if there are several"
-        ) from error
-    if requested.type == "cpu":
+    requested = None if device == "auto" else _parse_device(device)
+    if requested is not None and requested.type == "cpu":
         return requested
     found = torch.accelerator.current_accelerator(check_available=True)
+    if requested is None:
+        if found is None:
+            return torch.device("cpu")
+        requested = torch.device(found.type)
     if found is None or found.type != requested.type:
         available = f"{found.type} and cpu" if found is not None else "cpu only"
         raise ValueError(
@@ -71,7 +78,45 @@ def resolve_device(device: str | torch.device) -> torch.device:
             f"device '{requested}' was requested, but there are {count}: "
             f"{requested.type}:0 to {requested.type}:{count - 1}"
         )
-    return requested
+    has_index = requested.index is not None
+    return requested if has_index else _device_of_process(requested.type, count)
+
+
+def select_device(device: torch.device) -> None:
+    """Make a device the current one of torch: streams, collectives and `synchronize` use it."""
+    if device.type != "cpu" and device.index is not None:
+        torch.accelerator.set_device_index(device.index)
+
+
+def _parse_device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device {device!r} is unknown: expected one of {', '.join(_DEVICES)}, "
+            "with an index like 'cuda:2' if there are several"
+        ) from error
+
+
+def _device_of_process(kind: str, count: int) -> torch.device:
+    """Return the device of this process: each of a machine has its own."""
+    rank = dist.local_rank(os.environ)
+    if rank is None:
+        return torch.device(kind)
+    if rank < count:
+        return torch.device(kind, rank)
+    is_own = count == 1 and "TORCHELASTIC_RUN_ID" not in os.environ  # torchrun shows all to each
+    if is_own and any(_lists_one(os.environ.get(name)) for name in _VISIBLE):
+        return torch.device(kind, 0)
+    devices = f"{count} {kind} device{'s' if count != 1 else ''}"
+    raise ValueError(
+        f"this is process {rank} on its machine, counted from 0, but it sees {devices}: start one "
+        f"process per device, or use device='cpu'"
+    )
+
+
+def _lists_one(devices: str | None) -> bool:
+    return bool(devices) and len(str(devices).split(",")) == 1
 
 
 def check_optimizer(optimizer: Any, model: nn.Module, criterion: Any) -> dict[str, Optimizer]:

@@ -20,6 +20,7 @@ from stoker.engine.checks import (
     check_scheduler,
     list_optimizers,
     resolve_device,
+    select_device,
 )
 from stoker.engine.compile import check_compile, compile_blocks, compile_criterion, compile_model
 from stoker.engine.fused import keep_implementation, prefer_foreach
@@ -73,6 +74,7 @@ class Engine:
     ) -> None:
         check_arguments(model, criterion, lr_step, clip_norm, clip_value)
         self.device = resolve_device(device)
+        select_device(self.device)
         check_compile(compile, model, self.device)
         self.moves_batches = self.device.type != "cpu"
         self.precision = Precision(precision, self.device)
