@@ -24,7 +24,8 @@ from stoker.hooks import Hook
 from stoker.hooks.provenance import Provenance
 from stoker.parallel import Layout
 from stoker.run import total_steps
-from stoker.rundir.provenance import folder_for_config
+from stoker.rundir.folder import RunFolder
+from stoker.storage import local_path
 from stoker.trainer import Trainer
 
 
@@ -168,10 +169,17 @@ def _build_parts(config: Config, tree: Any, run: RunConfig, layout: Layout, trai
         step=builder.build(tree.get("step"), "step"),
         accumulate=run.accumulate or 1,
         last_window=run.last_window,
-        run_dir=folder_for_config(config, tree, run) if training else None,
+        run_dir=_run_folder(config, run) if training else None,
         grace=run.grace,
+        params=tree,
     )
     return Job(config, run, trainer, **loaders)
+
+
+def _run_folder(config: Config, run: RunConfig) -> RunFolder | None:
+    if run.dir is None:
+        return None
+    return RunFolder(local_path(run.dir, "run.dir") / (run.name or config.name))
 
 
 def _batch_size(run: RunConfig, loader: Any) -> dict[str, int]:

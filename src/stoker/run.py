@@ -15,7 +15,8 @@ from stoker.data import BatchFeeder
 from stoker.engine import Engine
 from stoker.engine.schedule import mean_loss
 from stoker.events import EventStorage
-from stoker.rundir.folder import ResumeFilter, RunFolder, has_checkpoints
+from stoker.rundir.folder import RunFolder
+from stoker.rundir.identity import Identity
 
 Task: TypeAlias = Literal["fit", "evaluate", "predict"]
 
@@ -225,17 +226,15 @@ class RunControl:
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def begin(self, task: Task, resumes: ResumeFilter | None = None) -> None:
-        """Begin a task: clear what the last one left, and settle the run folder.
-
-        ``resumes`` decides which folder of an earlier run is reused; without it, one that
-        has checkpoints is.
-        """
+    def begin(
+        self, task: Task, resume: str | Path = "auto", identity: Identity | None = None
+    ) -> None:
+        """Begin a task: clear what the last one left, and choose the run folder."""
         run = self.run
         run.task, run.error = task, None
         run.requests.clear_stop()
         if run._folder is not None:
-            run._folder.choose(resumes or has_checkpoints)
+            run._folder.choose(resume, identity)
 
     def begin_epoch(self, feeder: BatchFeeder) -> None:
         """Begin a pass over the training data; results start empty."""

@@ -25,12 +25,15 @@ from stoker.events import History
 from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
+from stoker.hooks.checkpoint import Checkpoint
+from stoker.resume.identity import identity_of, loaders_by_name
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState
 from stoker.resume.signals import handling
 from stoker.run import Run, RunControl, Task
-from stoker.rundir.folder import ResumeFilter, RunFolder, resume_filter
+from stoker.rundir.folder import RunFolder
+from stoker.rundir.identity import Identity
 from stoker.step import as_val_output, resolve_step, step_name
 from stoker.storage import local_path
 
@@ -56,11 +59,12 @@ class Trainer:
         accumulate: how many batches of the loader make one step.
         last_window: what to do with a last accumulation window of fewer batches: "flush" makes a
             smaller step of it, "drop" leaves it out.
-        run_dir: the folder of the run. A run in it that has checkpoints is resumed; any other is
-            left alone, and the new run gets a folder next to it.
+        run_dir: the folder of the run. The same run is resumed in it; any other is left alone, and
+            the new run gets a folder next to it.
         seed: seeds all random numbers when training begins; the model exists before that, so seed
             its initialisation yourself.
         grace: seconds allowed for the final checkpoint after SIGTERM or SIGUSR1.
+        params: hyper-parameters to record with the run, besides those that it finds itself.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Trainer:
         run_dir: str | Path | RunFolder | None = None,
         seed: int | None = None,
         grace: float = 30.0,
+        params: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(
@@ -83,17 +88,18 @@ class Trainer:
         self.engine = engine
         self.step = resolve_step(step, schedule or schedule_for(engine.layout))
         self.accumulate, self.last_window = accumulate, last_window
-        self.seed = seed
+        self.seed, self.params = seed, params
         if not grace > 0:
             raise ValueError(f"grace must be a positive number of seconds, got {grace!r}")
         self.grace = grace
-        self.run = Run(engine, RunFolder.of(run_dir))
+        self._folder = RunFolder.of(run_dir)
+        self.run = Run(engine, self._folder)
         self._control = RunControl(self.run)
         self.history = History()
         given = check_hooks(stock.default() if hooks is None else hooks)
         self.hooks = HookList(with_agreement(given), self.run)
         self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
-        self._attached = self._busy = self._dev_run = False
+        self._attached = self._busy = self._dev_run = self._described = False
         self._manager: CheckpointManager
         self._loaded: Path | None = None
 
@@ -132,6 +138,8 @@ class Trainer:
                 is one; "must" fails if there is none; "never" starts from scratch, in a new
                 folder; a path names the checkpoint that a run in a new folder starts from.
         """
+        data = loaders_by_name(train_loader, val_loader)
+        limits = (limit_train_batches, limit_val_batches, overfit_batches)
         if overfit_batches is not None:
             train_loader = take(train_loader, overfit_batches)
             val_loader = train_loader if val_loader is not None else None
@@ -152,8 +160,8 @@ class Trainer:
         trial = self._trial(feeder) if fast_dev_run else nullcontext(self.history)
         with (
             trial as history,
-            self._running("fit", resume_filter(resume)) as hooks,
-            self._training(hooks, feeder, resume) as manager,
+            self._running("fit", resume, identity := self._identity(data, every, limits)) as hooks,
+            self._training(hooks, feeder, resume, identity) as manager,
         ):
             idle = 0
             while manager.has_epoch:
@@ -344,7 +352,9 @@ class Trainer:
             self.history, self._last_validation = history, last_validation
 
     @contextmanager
-    def _running(self, task: Task, resumes: ResumeFilter | None = None) -> Iterator[HookList]:
+    def _running(
+        self, task: Task, resume: str | Path = "auto", identity: Identity | None = None
+    ) -> Iterator[HookList]:
         """Fire the outermost points; yield the hooks that take part."""
         run = self.run
         hooks = self.hooks.without_writers() if self._dev_run else self.hooks
@@ -353,7 +363,7 @@ class Trainer:
                 f"{task}() was called within a {run.task} in progress: request an evaluation in a "
                 "hook with run.request('evaluate')"
             )
-        self._control.begin(task, resumes)
+        self._control.begin(task, resume, identity)
         self.step.begin(hooks)
         self._busy = True
         try:
@@ -373,11 +383,17 @@ class Trainer:
 
     @contextmanager
     def _training(
-        self, hooks: HookList, feeder: BatchFeeder, resume: str | Path
+        self,
+        hooks: HookList,
+        feeder: BatchFeeder,
+        resume: str | Path,
+        identity: Identity | None,
     ) -> Iterator[CheckpointManager]:
         """Restore the run, handle signals, seed, and fire the points around training."""
         run = self.run
-        manager = CheckpointManager(self._state(), hooks, lambda: self._last_validation, self.grace)
+        manager = CheckpointManager(
+            self._state(), hooks, lambda: self._last_validation, self.grace, identity
+        )
         self._manager = manager
         with manager:
             if not self._dev_run:
@@ -387,7 +403,7 @@ class Trainer:
             validated_at = restored.validated_at if restored is not None else last.step
             self._last_validation = ValidationRecord(validated_at, dist.now(), last.seconds)
             if manager.nothing_left:
-                _log.info(f"nothing left to do: {run.stop_reason or run.where()}")
+                manager.log_finished()
                 if restored is None:
                     yield manager
                     return
@@ -404,6 +420,24 @@ class Trainer:
 
     def _state(self) -> RunState:
         return RunState(self.run, self.hooks, self.step, self.history, self.accumulate)
+
+    def _identity(
+        self, data: Mapping[str, Any], every: Every | None, limits: tuple[Any, ...]
+    ) -> Identity | None:
+        """Describe the run that starts; None if it saves nothing, or if this is a later fit."""
+        saves = (hook.folder_for(self.run) for hook in self.hooks if isinstance(hook, Checkpoint))
+        if self._dev_run or self._described or not (self._folder or any(saves)):
+            return None
+        self._described = True
+        names = ("limit_train_batches", "limit_val_batches", "overfit_batches")
+        settings = {
+            "accumulate": self.accumulate,
+            "last_window": self.last_window,
+            "validate_every": every and str(every),
+            "seed": self.seed,
+            **dict(zip(names, limits, strict=True)),
+        }
+        return identity_of(self.run, self.step, self.hooks, data, settings, self.params)
 
     def _check_fit(self) -> None:
         """Reject what cannot be trained before data is touched."""

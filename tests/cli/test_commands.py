@@ -131,10 +131,14 @@ def test_evaluate_without_validation_data_is_refused(stoker):
 
 
 @pytest.mark.slow
-def test_evaluate_takes_the_weights_of_the_newest_run(stoker, folder):
+def test_evaluate_takes_the_weights_of_the_run_of_its_config(stoker, folder, caplog):
     stoker("train", "cfg.yaml")
-    stoker("train", "cfg.yaml", "run.seed=3", "run.resume=never")
-    assert "runs/cfg-2/model.safetensors" in stoker("evaluate", "cfg.yaml")[2]
+    stoker("train", "cfg.yaml", "run.seed=3")
+    assert "runs/cfg/model.safetensors" in stoker("evaluate", "cfg.yaml")[2]
+    assert "runs/cfg-2/model.safetensors" in stoker("evaluate", "cfg.yaml", "run.seed=3")[2]
+    nearest = stoker("evaluate", "cfg.yaml", "run.seed=3", "optimizer.lr=0.7")[2]
+    assert "runs/cfg-2/model.safetensors" in nearest
+    assert "the nearest, runs/cfg-2, differs: optimizer.lr was" in caplog.text
 
 
 @pytest.mark.slow

@@ -104,26 +104,24 @@ def test_a_writer_that_is_new_does_not_double_what_a_killed_attempt_wrote(tmp_pa
     assert len(rows) == len(set(rows))
 
 
-def test_another_accumulation_is_reported(tmp_path, caplog):
+def test_another_accumulation_is_another_run(tmp_path, caplog):
     train(tmp_path / "run", until=4)
     with caplog.at_level(logging.WARNING):
-        train(tmp_path / "run", accumulate=2)
-    assert (
-        "accumulate was 1 and is 2 now, so the resumed run will not reproduce the original"
-        in caplog.text
-    )
+        made = train(tmp_path / "run", accumulate=2)
+    assert made.run.dir == tmp_path / "run-2"
+    assert f"{tmp_path / 'run'} is another run: accumulate was 1 and is 2" in caplog.text
 
 
-def test_a_checkpoint_has_the_digest_of_its_config(tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_has_the_digest_of_its_identity(tmp_path, monkeypatch, capsys):
     project(tmp_path, monkeypatch)
     digests = {}
     for name, more in {"a": ["run.epochs=1"], "b": ["run.epochs=2"], "c": ["run.seed=9"]}.items():
         assert main(["train", "cfg.yaml", f"run.name={name}", "run.epochs=1", *more]) == 0
-        digests[name] = info(Path("runs") / name)["config"]
+        digests[name] = info(Path("runs") / name)["identity"]
     assert digests["a"] == digests["b"] != digests["c"]
     capsys.readouterr()
     assert main(["ckpt", "show", "runs/a"]) == 0
-    assert f"config {digests['a']}" in capsys.readouterr().out
+    assert f"identity {digests['a']}" in capsys.readouterr().out
 
 
 def test_a_config_with_a_path_as_origin_continues_unless_it_is_changed(tmp_path, monkeypatch):

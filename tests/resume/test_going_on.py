@@ -174,7 +174,7 @@ def test_another_optimizer_is_rejected_with_a_clear_error(tmp_path):
         run_dir=tmp_path / "run",
     )
     with pytest.raises(CheckpointError, match="AdamW has other options or groups"):
-        other.fit(batches(), epochs=2)
+        other.fit(batches(), epochs=2, resume="must")
 
 
 def test_a_prediction_between_two_fits_leaves_the_place_in_the_data(tmp_path):

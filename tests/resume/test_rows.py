@@ -178,9 +178,10 @@ def test_keeping_two_counts_the_checkpoints_from_before_a_resume(tmp_path):
 @pytest.mark.row("L11")
 def test_neither_the_best_nor_the_last_is_ever_removed(tmp_path):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
-    train(tmp_path / "run", scores(1, 9, 2), epochs=3, **how)
+    values = scores(1, 9, 2, 3, 4)
+    train(tmp_path / "run", values, epochs=3, **how)
     assert kept(tmp_path / "run") == [10, 15]
-    train(tmp_path / "run", scores(1, 9, 2, 3, 4), epochs=5, **how)
+    train(tmp_path / "run", values, epochs=5, **how)
     assert kept(tmp_path / "run") == [10, 25]
 
 
@@ -203,7 +204,7 @@ def test_a_result_that_is_no_finite_number_is_never_the_best(tmp_path, value):
 @pytest.mark.row("L12")
 def test_the_best_before_a_resume_is_kept_and_is_not_what_is_resumed(tmp_path):
     how = {"keep": 1, "best": "val/score", "val": batches(4)}
-    train(tmp_path / "run", scores(9, 1), epochs=2, **how)
+    train(tmp_path / "run", scores(9, 1, 2, 3), epochs=2, **how)
     train(tmp_path / "run", scores(9, 1, 2, 3), epochs=4, **how)
     assert kept(tmp_path / "run") == [5, 20]
     assert Checkpoints(tmp_path / "run" / "checkpoints").newest() == at(tmp_path / "run", 20)

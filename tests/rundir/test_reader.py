@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from stoker.config.lazy import L
 from stoker.rundir.provenance import (
     ABSENT,
-    config_changes,
     differences,
     flatten,
     format_value,
@@ -104,13 +103,18 @@ def test_only_the_keys_that_differ_are_listed():
 
 
 def test_a_changed_config_is_listed_by_its_keys(tmp_path):
-    saved = "model: {_target_: torch.nn.Linear, _args_: [4, 3]}\nrun: {seed: 1, epochs: 2}\n"
-    (tmp_path / "config.yaml").write_text(saved)
     from stoker.config import Config
+    from stoker.rundir.identity import Identity, flat_params, params_changes
+
+    def tree(width, **run):
+        model = L("torch.nn.Linear")(4, width)
+        return Config({"model": model, "run": {"seed": 1, "epochs": 2, **run}}).resolved()
+
+    saved = Identity({}, flat_params(tree(3)), is_config=True)
+    (tmp_path / "identity.json").write_text(saved.to_json())
 
     def changes(width, **run):
-        tree = {"model": L("torch.nn.Linear")(4, width), "run": {"seed": 1, "epochs": 2, **run}}
-        return config_changes(tmp_path, Config(tree).resolved())
+        return params_changes(tmp_path, tree(width, **run))
 
     assert changes(3, epochs=9) == []
     assert changes(5) == ["model.1 was 3 and is 5"]

@@ -11,10 +11,17 @@ from stoker.cli.common import frozen_imports
 from stoker.config import ConfigError, load
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
+from stoker.core.log import get_logger
 from stoker.resume.weights import load_weights
 from stoker.rundir import files
 from stoker.rundir.folder import RunFolder
+from stoker.rundir.identity import list_changes, params_changes
 from stoker.storage import local_path
+
+_log = get_logger()
+
+_NOT_TRAINED = ("val_loader", "predict_loader", "hooks")
+"""The parts of a config that trained weights do not depend on."""
 
 
 def job_from(options: argparse.Namespace, *, training: bool = True) -> Job:
@@ -48,21 +55,39 @@ def _weights_file(options: argparse.Namespace, job: Job) -> Path:
         if not path.is_file():
             raise ConfigError(f"there is no file '{path}'")
         return path
-    folders = [Path(options.config)] if Path(options.config).is_dir() else []
-    if not folders and job.run.dir is not None:
-        folders = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()
-    for folder in reversed(folders):
+    folders = [Path(options.config)] if Path(options.config).is_dir() else _runs_of(job)
+    for folder in folders:
         last = folder / files.WEIGHTS
         newest = Checkpoints(folder / files.CHECKPOINTS).newest()
         if last.is_file() and (newest is None or _step_of(last) >= _step_of(newest)):
             return last
         if newest is not None:
             return newest
-    where = f"'{folders[-1]}'" if folders else f"'{job.run.dir}'"
+    where = f"'{folders[0]}'" if folders else f"'{job.run.dir}'"
     raise ConfigError(
         f"there are no weights in {where}: train first (stoker train {options.config}), or pass "
         "--weights FILE"
     )
+
+
+def _runs_of(job: Job) -> list[Path]:
+    """Return the run of this config, or else the runs of its name, the most similar first.
+
+    Other data to evaluate or predict on makes no other run.
+    """
+    if job.run.dir is None:
+        return []
+    tree = {k: v for k, v in (job.trainer.params or {}).items() if k not in _NOT_TRAINED}
+    runs = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()
+    changes = {run: params_changes(run, tree, _NOT_TRAINED) for run in reversed(runs)}
+    nearest = sorted(changes, key=lambda run: len(changes[run]))
+    if not nearest or not changes[nearest[0]]:
+        return nearest[:1]
+    _log.warning(
+        f"no run of {job.config.name} was trained with this config; the nearest, {nearest[0]}, "
+        f"differs: {list_changes(changes[nearest[0]])}"
+    )
+    return nearest
 
 
 def _step_of(path: Path) -> int:

@@ -23,6 +23,25 @@ def seed_shard(seed: int | None, shard: int) -> None:
     """
     if seed is not None or shard:
         seed_all((torch.initial_seed() if seed is None else seed) + shard)
+        _SET_BY_RUNS.add(torch.initial_seed())
+
+
+_SET_BY_RUNS: set[int] = set()
+_LARGEST_SEED = 2**32
+
+
+def seed_or_none(seed: Any) -> int | None:
+    """Return a seed that somebody chose; None for one that was drawn from the system."""
+    return int(seed) if isinstance(seed, int) and 0 <= seed < _LARGEST_SEED else None
+
+
+def torch_seed() -> int | str | None:
+    """Return the seed that the program gave to torch; None if a run replaced it since."""
+    seed = torch.initial_seed()
+    if seed in _SET_BY_RUNS:
+        return None
+    chosen = seed_or_none(seed)
+    return "not set" if chosen is None else chosen
 
 
 def random_state() -> dict[str, Any]:

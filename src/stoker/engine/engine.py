@@ -23,6 +23,7 @@ from stoker.engine.checks import (
     select_device,
 )
 from stoker.engine.compile import check_compile, compile_blocks, compile_criterion, compile_model
+from stoker.engine.describe import describe_model
 from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.parallel import Layout, Stages, wrap_model
@@ -93,6 +94,9 @@ class Engine:
         self.compile_mode = compile
         self.model = model.to(self.device)
         check_optimizer(optimizer, model, criterion)
+        self.described: dict[str, Any] | None = None
+        if self.layout.processes > self.layout.replicate:  # the model is about to be split
+            self.described = describe_model(model, optimizer)
         compile_blocks(model, compile)
         self.parallel_model = wrap_model(
             self.layout, model, self.device, list_optimizers(optimizer)

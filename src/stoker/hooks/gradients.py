@@ -15,6 +15,7 @@ _log = get_logger()
 class GradNorm(Hook):
     """Report ``grad_norm``, the 2-norm of all gradients before clipping."""
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
     produces = ("grad_norm",)

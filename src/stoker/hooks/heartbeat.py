@@ -55,6 +55,7 @@ class Heartbeat(Hook):
             operation or a hook of yours waits for something. None turns it off.
     """
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
 

@@ -17,6 +17,7 @@ class LR(Hook):
     reported as ``lr/<name>``. The engine steps the LR scheduler; this hook only reports the rate.
     """
 
+    observes = True
     priority = Priority.REPORT  # after hooks that set the rate before a step
     same_on_all_ranks = True
     produces = ("lr",)

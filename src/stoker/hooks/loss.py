@@ -25,6 +25,7 @@ class Loss(Hook):
         window: How many steps the running mean covers.
     """
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
     produces = ("train/loss", "val/loss")

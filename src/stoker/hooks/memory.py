@@ -15,6 +15,7 @@ class Memory(Hook):
     accelerator, is the peak of the epoch.
     """
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
     produces = ("memory/host", "memory/device")

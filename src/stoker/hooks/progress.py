@@ -48,6 +48,7 @@ class Progress(Hook):
         lines: Seconds between two lines if there is no bar.
     """
 
+    observes = True
     priority = Priority.REPORT
     same_on_all_ranks = True
 

@@ -3,14 +3,13 @@
 import json
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from stoker.config import Config
 from stoker.core import dist
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
 from stoker.rundir import files
-from stoker.rundir.provenance import config_digest, environment
+from stoker.rundir.provenance import environment
 from stoker.storage import write_atomic
 
 
@@ -22,13 +21,8 @@ class Provenance(Hook):
     writes = True
 
     def __init__(self, config: Config) -> None:
-        self._config, self._digest = config, ""
+        self._config = config
         self._created: list[Path] = []
-
-    def info(self) -> dict[str, Any]:
-        """Return the digest of the config, which identifies the checkpoints of one config."""
-        self._digest = self._digest or config_digest(self._config)
-        return {"config": self._digest}
 
     def before_train(self, run: Run) -> None:
         """Write both files."""

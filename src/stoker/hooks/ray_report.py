@@ -17,6 +17,7 @@ class RayReport(Hook):
     It does nothing outside a Ray Train worker. ``--on ray`` adds it to a run.
     """
 
+    observes = True
     priority = Priority.REPORT
 
     def __init__(self) -> None:

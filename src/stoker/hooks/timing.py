@@ -27,6 +27,7 @@ class Timing(Hook):
         log_epochs: Log the times of each epoch.
     """
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
     produces = ("time/step", "time/data")
@@ -106,6 +107,7 @@ class Throughput(Hook):
     ``input_ids``. Time spent in validation is excluded.
     """
 
+    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
     produces = ("samples/s", "tokens/s")

@@ -2,13 +2,15 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from stoker.checkpoint import Checkpoints
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
@@ -16,9 +18,11 @@ from stoker.data import BatchFeeder
 from stoker.hooks.base.dispatch import HookList
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
+from stoker.resume.record import RunRecord
 from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
 from stoker.resume.signals import SignalHandler, StopWaiting
 from stoker.rundir.folder import ORIGIN, resume_path
+from stoker.rundir.identity import Identity
 
 _log = get_logger()
 
@@ -52,6 +56,7 @@ class CheckpointManager:
         hooks: the hooks that take part; at most one is a `Checkpoint`.
         last_validation: returns the record of the last validation.
         grace: seconds allowed for the final checkpoint after a signal.
+        identity: what the run is made of, to record and to compare; None for a later fit.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class CheckpointManager:
         hooks: HookList,
         last_validation: Callable[[], ValidationRecord],
         grace: float,
+        identity: Identity | None = None,
     ) -> None:
         self._state = state
         self._run = state.run
@@ -80,11 +86,13 @@ class CheckpointManager:
                 best=hook.best,
                 on_saved=hook.saved,
             )
+        self._record = RunRecord(self._run.dir or folder, identity, hooks)
         self._is_new_folder = False
         self.signals = SignalHandler(self._run.requests, grace)
         self.restored: Restored | None = None
         self.later: Path | None = None
         self._origin: str | None = None
+        self._path: Path | None = None
         self._left_early = False
 
     def __enter__(self) -> Self:
@@ -106,16 +114,15 @@ class CheckpointManager:
 
         A run that failed before its first step leaves nothing behind.
         """
-        if self.checkpoints is None or self._hook is None:
-            return
-        began = perf_counter()
-        with nullcontext() if error is None else dist.alone():
-            self.checkpoints.close()
-        self._hook.waited += perf_counter() - began
-        if error is not None and self._run.step == 0 and self._is_new_folder and dist.is_main():
-            shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
-            with suppress(OSError):  # others may have written next to it
-                self.checkpoints.folder.parent.rmdir()
+        if self.checkpoints is not None and self._hook is not None:
+            began = perf_counter()
+            with nullcontext() if error is None else dist.alone():
+                self.checkpoints.close()
+            self._hook.waited += perf_counter() - began
+        if error is not None and self._run.step == 0 and dist.is_main():
+            if self.checkpoints is not None and self._is_new_folder:
+                shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+            self._record.remove()
 
     # Restore
 
@@ -142,6 +149,8 @@ class CheckpointManager:
             run.requests.confirm_stop("a later fit of this run has been reached already")
         else:
             self.restored = self._state.restore(saved, feeder)
+            self._path = path
+            self._record.log_changes(path)
             _log.info(f"resuming from {path}: {run.where()}")
         if self._origin is None:
             self._origin = saved.info.get(ORIGIN)
@@ -153,6 +162,20 @@ class CheckpointManager:
         before = self._run.feeder
         if before is not None and before.loader is feeder.loader:
             feeder.load_state_dict(before.state_dict())
+
+    def log_finished(self) -> None:
+        """Log that there is nothing to train, and from when the results are."""
+        run, path = self._run, self._path
+        state = f"nothing left to do: {run.stop_reason or run.where()}"
+        if path is None:
+            _log.info(state)
+            return
+        when = datetime.fromtimestamp((path / MANIFEST).stat().st_mtime)
+        results = ", ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
+        _log.warning(
+            f"already finished; results of {when:%-d %b %Y, %H:%M} below"
+            f"{f' ({results})' if results else ''}. This start trained nothing; {state}"
+        )
 
     @property
     def nothing_left(self) -> bool:
@@ -166,6 +189,7 @@ class CheckpointManager:
 
     def begin(self, feeder: BatchFeeder) -> None:
         """Begin training: from the restored state, or with a first save."""
+        self._record.write()
         if self.restored is not None and not self.restored.within_epoch:
             self._finish_restore()
         elif self.restored is None and self._run.step == 0:
@@ -246,6 +270,7 @@ class CheckpointManager:
         validated_at = self._last_validation().step
         ended = None if run.requests.signal else run.stop_reason
         origin = {ORIGIN: self._origin} if self._origin is not None else {}
+        origin |= self._record.info
         hook.save(
             lambda: checkpoints.save(
                 run.step,

@@ -139,10 +139,7 @@ class RunState:
             CheckpointError: the state belongs to another model or run.
         """
         shared, run = saved.shared, self.run
-        given = _hyperparameters(run.engine)
         self.restore_trained(shared)
-        _warn_about_changes(saved.info.get("settings", {}), self._settings())
-        _warn_about_overridden(given, _hyperparameters(run.engine))
         if isinstance(self.step, Stateful) and shared["step"]:
             self.step.load_state_dict(shared["step"])
         run.events.load_state_dict(shared["events"])
@@ -292,34 +289,3 @@ def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -
         return []
     sizes = " and ".join(str([size for _, size in groups]) for groups in (before, now))
     return [f"{kind} has other options or groups: of sizes {sizes}"]
-
-
-def _hyperparameters(engine: Engine) -> dict[str, Any]:
-    found = {}
-    for name, optimizer in engine.optimizers.items():
-        for number, group in enumerate(optimizer.param_groups):
-            prefix = f"optimizer{' ' + name if name else ''} group {number}"
-            for key, value in group.items():
-                if key not in ("params", "lr", "initial_lr") and isinstance(value, float | bool):
-                    found[f"{prefix} {key}"] = value
-            lr = group.get("initial_lr", group.get("lr"))
-            found[f"{prefix} lr"] = float(lr or 0)
-    return found
-
-
-def _warn_about_overridden(given: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if name in restored and restored[name] != value:
-            _log.warning(
-                f"resume: {name} stays {restored[name]!r} as saved; the new value {value!r} is "
-                "ignored"
-            )
-
-
-def _warn_about_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name, value in now.items():
-        if name in before and before[name] != value:
-            _log.warning(
-                f"resume: {name} was {before[name]!r} and is {value!r} now, so the resumed run "
-                "will not reproduce the original"
-            )

@@ -7,6 +7,9 @@ layer may use it.
 CONFIG = "config.yaml"
 """The exact configuration, as `stoker train` takes it."""
 
+IDENTITY = "identity.json"
+"""What the run is made of; a run is resumed only by the same one."""
+
 ENVIRONMENT = "env.json"
 """Versions, hardware, git state and command of the first attempt; `environment_file` for others."""
 
@@ -53,10 +56,13 @@ MLFLOW = "mlflow.json"
 """The identity of the run in MLflow."""
 
 TRACES_OF_A_RUN = (
-    *(CONFIG, ENVIRONMENT, METRICS, METRICS_CSV, LOG, LEDGER, WEIGHTS),
+    *(CONFIG, IDENTITY, ENVIRONMENT, METRICS, METRICS_CSV, LOG, LEDGER, WEIGHTS),
     *(TENSORBOARD, WANDB, MLFLOW, TRACE, CHECKPOINTS),
 )
 """A folder with any of these holds a run."""
+
+RESULTS_OF_A_RUN = (METRICS, METRICS_CSV, WEIGHTS, TENSORBOARD, WANDB, MLFLOW, TRACE)
+"""A folder with any of these holds a run that has trained."""
 
 
 def environment_file(attempt: int) -> str:

@@ -11,11 +11,15 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
+from stoker.core.log import get_logger
 from stoker.rundir import files
+from stoker.rundir.identity import Identity, changes_since, list_changes
 from stoker.storage import local_path
 
 ResumeFilter: TypeAlias = Callable[[Path], bool]
 """Returns whether to resume the run in a folder."""
+
+_log = get_logger()
 
 RESUME_MODES = ("auto", "must", "never")
 
@@ -31,13 +35,12 @@ class RunFolder:
 
     Args:
         path: the folder.
-        exact: use this folder even if it holds a run.
     """
 
-    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._base = local_path(path, "run_dir")
-        self._exact = exact
         self._chosen: Path | None = None
+        self._settled = False
         if self._base.is_file():
             raise ValueError(f"run_dir '{self._base}' is a file, expected a folder or a new name")
 
@@ -46,18 +49,40 @@ class RunFolder:
         """Return the folder for the ``run_dir`` of a trainer, None for None."""
         return cls(run_dir) if isinstance(run_dir, str | Path) else run_dir
 
-    def choose(self, resumes: ResumeFilter = lambda _: False) -> None:
+    def choose(self, resume: str | Path = "auto", identity: Identity | None = None) -> None:
         """Choose the folder, the same on all processes, without creating it.
 
-        This is the newest folder that ``resumes`` accepts, or a new one.
-        """
-        if self._chosen is None:
-            self._check_writable()
-            path = self._base if self._exact else self._newest(resumes) or self.first_free()
-            self._chosen = Path(dist.broadcast_from_rank0(str(path)))
+        With an identity this is the folder of the same run, or a new one. Without one, as for an
+        evaluation, it is the newest folder to resume in, and a later call with an identity may
+        choose another.
 
-    def _newest(self, resumes: ResumeFilter) -> Path | None:
-        return next((folder for folder in reversed(self.runs()) if resumes(folder)), None)
+        Args:
+            resume: as in ``fit(resume=...)``.
+            identity: the run that is about to start.
+        """
+        if self._chosen is None or (identity is not None and not self._settled):
+            self._check_writable()
+            path = dist.broadcast_from_rank0(str(self._pick(resume, identity)))
+            self._chosen = Path(path)
+            self._settled = identity is not None or not holds_run(self._chosen)
+
+    def _pick(self, resume: str | Path, identity: Identity | None) -> Path:
+        resumes = resume_filter(resume)
+        found = [folder for folder in reversed(self.runs()) if resumes(folder)]
+        if not found:
+            return self.first_free()
+        changes = {path: changes_since(path, identity) if identity else [] for path in found}
+        nearest = min(found, key=lambda path: len(changes[path]))
+        if not changes[nearest]:
+            return nearest
+        if resume == "must":
+            return found[0]  # what has changed is listed when it is restored
+        free = self.first_free()
+        _log.warning(
+            f"{nearest} is another run: {list_changes(changes[nearest])}. This one goes to {free}; "
+            "resume='must' resumes the other one anyway"
+        )
+        return free
 
     @property
     def path(self) -> Path:
@@ -101,8 +126,11 @@ def holds_run(folder: Path) -> bool:
 
 
 def has_checkpoints(run_dir: Path) -> bool:
-    """Return whether the run in a folder saves checkpoints, so that it can be resumed."""
-    return (run_dir / files.CHECKPOINTS).is_dir()
+    """Return whether the run in a folder can be resumed: it saves checkpoints, or did not train."""
+    if (run_dir / files.CHECKPOINTS).is_dir():
+        return True
+    begun = any((run_dir / name).exists() for name in files.RESULTS_OF_A_RUN)
+    return (run_dir / files.IDENTITY).is_file() and not begun
 
 
 def resume_path(resume: str | Path) -> str | None:

@@ -33,6 +33,7 @@ class Agreement(Hook):
         others: the hooks whose requests it serves.
     """
 
+    observes = True
     priority = 1000
     same_on_all_ranks = True
 

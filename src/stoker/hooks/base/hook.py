@@ -45,6 +45,13 @@ class Hook:
     writes: bool = False
     """Whether the hook writes files; such hooks take no part in a ``fast_dev_run``."""
 
+    observes: bool = False
+    """Whether the hook only observes: it may be added, changed or removed when a run is resumed.
+
+    Other hooks are part of the identity of a run. A hook of yours whose code reads nothing but
+    counters and results is recognized as an observer.
+    """
+
     same_on_all_ranks: bool = False
     """Whether the hook makes the same requests at the same steps on all ranks, or none at all.
 

@@ -1,0 +1,177 @@
+"""Fingerprints of content in memory, and of files by their sizes and times."""
+
+import os
+import stat
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stoker.core.tree import is_sharded
+
+_FULL = 1 << 28
+"""Bytes of an array that are hashed completely; of a larger one, evenly spaced blocks are."""
+
+_BLOCK = 4096
+_BLOCKS = 4096
+_MAPPED_BLOCKS = 256
+_MAX_ITEMS = 200_000
+"""Items of a list that are hashed; of a longer one, evenly spaced ones are."""
+
+_MAX_FILES = 2000
+_MAX_DEPTH = 5
+
+
+def tensor_text(tensor: Tensor, *, content: bool = True) -> str:
+    """Return the type and the shape of a tensor, and the digest of its content."""
+    kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
+    if not content:
+        return kind
+    if tensor.numel() == 1 and not tensor.is_meta and not tensor.is_complex():
+        return f"tensor {kind} {tensor.item()!r}"
+    readable = tensor.layout is torch.strided and not (tensor.is_meta or is_sharded(tensor))
+    if not readable or tensor.is_quantized:
+        return f"tensor {kind}"
+    plain = tensor.detach()
+    if tensor.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    if not plain.is_contiguous() and plain.nbytes > _FULL:
+        plain = plain[:: max(1, plain.nbytes // _FULL)]
+    mapped = getattr(plain.untyped_storage(), "filename", None) is not None
+    data = plain.resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"tensor {kind} #{_digest_bytes(data, mapped=mapped)}"
+
+
+def array_text(array: Any) -> str:
+    """Return the type and the shape of a NumPy array, and the digest of its content."""
+    array = np.asanyarray(array)
+    kind = f"array {array.dtype}{list(array.shape)}".replace(" ", "").replace("array", "array ")
+    if array.size == 1 and array.dtype.kind in "biuf":
+        return f"{kind} {array.item()!r}"
+    mapped = _is_mapped(array)
+    if not array.flags.c_contiguous:
+        array = array[:: max(1, array.nbytes // (_FULL >> (8 if mapped else 0)))]
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"{kind} #{_digest_bytes(data, mapped=mapped)}"
+
+
+def _is_mapped(array: Any) -> bool:
+    while array is not None:
+        if isinstance(array, np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+def _digest_bytes(data: NDArray[np.uint8], *, mapped: bool) -> str:
+    """Return the digest of bytes, or of evenly spaced blocks of many or of a mapped file."""
+    count = _MAPPED_BLOCKS if mapped else _BLOCKS
+    checksum = xxhash.xxh3_64(data.size.to_bytes(8, "little"))
+    if data.size > (count * _BLOCK if mapped else _FULL):
+        stride = data.size // count
+        blocks = data[: stride * count].reshape(count, stride)[:, :_BLOCK]
+        checksum.update(np.ascontiguousarray(blocks).data)
+        data = data[-_BLOCK:]
+    checksum.update(data.data)
+    return str(checksum.hexdigest())[:8]
+
+
+def file_text(path: str, folders: Iterable[str] = ("",)) -> str | None:
+    """Return a path with the size and the time of its file; None if it is not one of a file.
+
+    Args:
+        path: a text that may be a path.
+        folders: where a relative path may start.
+    """
+    state = _file_state(path, folders)
+    return None if state is None else f"{path} ({state[0]} bytes, #{digest(state)})"
+
+
+def _file_state(path: str, folders: Iterable[str]) -> tuple[int, int] | None:
+    if len(path) > 1000 or "\0" in path or not ("." in path or os.sep in path):
+        return None
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            found = os.stat(os.path.join(folder, path))
+            if stat.S_ISREG(found.st_mode):
+                return found.st_size, found.st_mtime_ns
+    return None
+
+
+def digest(value: Any, *, files: Sequence[str] = ()) -> str:
+    """Return 8 digits that identify a plain value, or a collection of them.
+
+    Args:
+        value: anything; of objects, the types and attributes count.
+        files: the folders in which texts may be paths of files, which then count too.
+    """
+    checksum = xxhash.xxh3_64()
+    _feed(checksum, value, _MAX_DEPTH, files=files)
+    return str(checksum.hexdigest())[:8]
+
+
+def _feed(checksum: Any, value: Any, depth: int, *, files: Sequence[str]) -> None:
+    if isinstance(value, str | bytes | int | float | bool | complex | PurePath | None):
+        checksum.update(_encoded(value))
+    elif isinstance(value, Tensor):
+        checksum.update(tensor_text(value).encode())
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        checksum.update(array_text(value).encode())
+    elif depth == 0:
+        checksum.update(type(value).__qualname__.encode())
+    elif isinstance(value, dict):
+        _feed_items(checksum, sorted(value.items(), key=lambda pair: str(pair[0])), depth, files)
+    elif isinstance(value, Set):
+        _feed_items(checksum, sorted(value, key=repr), depth, files)
+    elif isinstance(value, list | tuple | np.ndarray) or type(value).__name__ == "deque":
+        _feed_items(checksum, list(value), depth, files)
+    else:
+        checksum.update(type(value).__qualname__.encode())
+        state = getattr(value, "__dict__", None)
+        if isinstance(state, dict) and not callable(value):
+            _feed(checksum, state, depth - 1, files=files)
+
+
+def _feed_items(checksum: Any, items: list[Any], depth: int, files: Sequence[str]) -> None:
+    checksum.update(b"[%d" % len(items))
+    if len(items) > 100 and (array := _as_array(items)) is not None:
+        checksum.update(array_text(array).encode())
+        return
+    items = items[:: max(1, len(items) // _MAX_ITEMS)]
+    if files:
+        for one in items[:: max(1, len(items) // _MAX_FILES)]:
+            for text in [one] if isinstance(one, str | PurePath) else _texts(one):
+                checksum.update(repr(_file_state(str(text), files)).encode())
+    if all(type(one) is str for one in items):
+        checksum.update("\0".join(items).encode("utf-8", "surrogatepass"))
+        return
+    for one in items:
+        _feed(checksum, one, depth - 1, files=())
+
+
+def _texts(value: Any) -> Iterable[Any]:
+    found = value if isinstance(value, tuple | list) else ()
+    return [one for one in found[:4] if isinstance(one, str | PurePath)]
+
+
+def _as_array(items: list[Any]) -> NDArray[Any] | None:
+    kind = type(items[0])
+    if kind not in (int, float, bool) or any(type(one) is not kind for one in items[:100]):
+        return None
+    try:
+        array = np.array(items)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return array if array.dtype.kind in "biuf" and array.ndim == 1 else None
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return b"b" + value
+    return f"{type(value).__name__} {value!r}\0".encode("utf-8", "surrogatepass")

@@ -1,0 +1,79 @@
+"""`RunRecord`: what a run writes about itself before its first step."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from stoker.core import dist
+from stoker.core.log import get_logger
+from stoker.hooks import Hook
+from stoker.rundir import files
+from stoker.rundir.identity import Identity, list_changes
+from stoker.rundir.provenance import environment
+from stoker.rundir.script_config import script_config
+from stoker.storage import write_atomic
+
+_log = get_logger()
+
+
+class RunRecord:
+    """Writes the identity of a run, and for a script its hyper-parameters and environment.
+
+    Args:
+        folder: the run folder, or the folder of its checkpoints; None for a run without one.
+        identity: what the run is made of; None for a later fit of a trainer.
+        hooks: nothing is written if none of them writes.
+    """
+
+    def __init__(
+        self, folder: Path | None, identity: Identity | None, hooks: Iterable[Hook]
+    ) -> None:
+        self._folder = folder if any(hook.writes for hook in hooks) else None
+        self._identity = identity
+        self._created: list[Path] = []
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What checkpoints say of the identity."""
+        return {"identity": self._identity.digest} if self._identity is not None else {}
+
+    def write(self) -> None:
+        """Write the files; those of an earlier attempt stay, apart from the identity."""
+        folder, identity = self._folder, self._identity
+        if folder is None or identity is None or not dist.is_main():
+            return
+        texts = {folder / files.IDENTITY: identity.to_json()}
+        if not identity.is_config:
+            names = (folder / files.environment_file(attempt) for attempt in count(1))
+            texts[next(path for path in names if not path.exists())] = (
+                json.dumps(environment(), indent=2) + "\n"
+            )
+            texts[folder / files.CONFIG] = script_config(identity)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            self._created += [] if path.exists() else [path]
+            write_atomic(path, text)
+
+    def remove(self) -> None:
+        """Remove the files of a run that failed before its first step, and an empty folder."""
+        for path in self._created:
+            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            with suppress(OSError):  # others may have written into it
+                self._folder.rmdir()
+
+    def log_changes(self, checkpoint: Path) -> None:
+        """Log how the run of a checkpoint that was restored differs from this one."""
+        if self._identity is None:
+            return
+        for folder in (checkpoint.parent, checkpoint.parent.parent):
+            if (before := Identity.load(folder)) is not None:
+                if changes := self._identity.changes(before):
+                    _log.warning(
+                        f"resuming the run in {folder}, which was made differently: "
+                        f"{list_changes(changes)}. Optimizer and scheduler stay as saved, so the "
+                        "resumed run reproduces neither"
+                    )
+                return
