@@ -201,7 +201,7 @@ def test_the_defaults_of_run_are_these():
         "resume": "auto",
         "grace": 30.0,
         "dead_after": 10.0,
-        "hung_after": 1800.0,
+        "hung_after": 300.0,
         "limit_train_batches": None,
         "limit_val_batches": None,
         "overfit_batches": None,

@@ -1,9 +1,11 @@
 """Beats: what each rank reports about itself, through the store of the process group."""
 
+import ctypes
 import json
 import os
 import signal
 import socket
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,6 +20,8 @@ HUNG = 75
 
 DUMP = getattr(signal, "SIGUSR2", None)
 """The signal that makes a rank print its stacks, unless the user handles it."""
+
+_SET_PARENT_DEATH_SIGNAL, _GET_PARENT_DEATH_SIGNAL = 1, 2  # of prctl(2)
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,38 @@ class Beat:
         state, started = process_stat(self.pid)
         return state if started == self.started else ""
 
-    def end(self) -> None:
-        """Let a process of this machine print its stacks, and kill it."""
-        numbers = [DUMP, signal.SIGCONT] if self.prints_stacks else []
+    @property
+    def gone(self) -> bool:
+        """Whether the process has exited, as far as known."""
+        return self.state in ("", "Z", "X")
+
+    def end(self) -> bool:
+        """Let a process of this machine print its stacks, kill it, and return whether it is gone.
+
+        A stopped process is continued for a second: it prints the stacks that it had.
+        """
         with suppress(ProcessLookupError, PermissionError):
-            for number in numbers:
-                os.kill(self.pid, number)  # type: ignore[arg-type]
-            sleep(1.0 if numbers else 0.0)
+            if self.prints_stacks and DUMP is not None:
+                os.kill(self.pid, DUMP)
+                os.kill(self.pid, signal.SIGCONT)
+                sleep(1.0)
             os.kill(self.pid, signal.SIGKILL)
+        deadline = monotonic() + 5.0
+        while not self.gone and monotonic() < deadline:
+            sleep(0.02)
+        return self.gone
+
+
+def continue_without_launcher() -> None:
+    """Let this process continue when its parent exits while it is stopped (Linux).
+
+    It then notices that its launcher is gone, and ends.
+    """
+    if sys.platform == "linux":
+        prctl, present = ctypes.CDLL(None).prctl, ctypes.c_int()
+        prctl(_GET_PARENT_DEATH_SIGNAL, ctypes.byref(present))
+        if not present.value:
+            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
 
 
 def process_stat(pid: int) -> tuple[str, str]:
@@ -142,6 +170,8 @@ class BeatExchange:
         while not self.closed:
             self._wake.wait(self._interval)
             self._wake.clear()
+            if self.closed:
+                return
             self.closed = self._done
             try:
                 if self.own is not None:

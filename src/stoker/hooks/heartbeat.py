@@ -17,6 +17,7 @@ from stoker.core.beats import (
     BeatExchange,
     Seen,
     collective_counts,
+    continue_without_launcher,
     next_number,
     process_stat,
 )
@@ -29,8 +30,6 @@ _PATIENCE = 4
 """How many times longer a process may work without progress than stand still."""
 _LONGEST = 1800.0
 """Seconds for compiling, and for a rank that has not joined the run."""
-_GONE = ("", "Z", "X")
-"""The states of a process that has exited."""
 _WORKING = 0.01
 """The share of a CPU that a process uses if it does anything at all."""
 
@@ -113,12 +112,13 @@ class Watchdog:
         self._thread = threading.get_ident()
         self._parent = os.getppid()
         self._progress: Any = None
-        self._advanced = -1  # how often it has, not counting the first look
+        self._samples, self._steps = (0, 0), 0  # at how many looks there had been new steps
         self._since = self._last_look = monotonic()
         self._cpu = 0.0
         self._exchange = BeatExchange(interval) if dist.world_size() > 1 else None
         if self._exchange is not None:
             self._neighbour = (dist.rank() + 1) % dist.world_size()
+            continue_without_launcher()
             self._prints_stacks = _print_stacks_on_signal()
             self._exchange.own = self._beat(Stack(self._thread))
             self._exchange.start()
@@ -132,8 +132,9 @@ class Watchdog:
         overslept = now - self._last_look > max(self._after / 2, 3 * self._interval)
         self._last_look = now
         if progress != self._progress or overslept or stack.in_debugger or _is_traced():
-            self._advanced += progress != self._progress
-            self._progress, self._since, self._cpu = progress, now, process_time()
+            self._steps += progress[:2] != self._samples
+            self._samples, self._progress = progress[:2], progress
+            self._since, self._cpu = now, process_time()
         exchange = self._exchange
         idle = now - self._since
         if exchange is not None:
@@ -157,7 +158,7 @@ class Watchdog:
         return [
             f"rank {rank} ({seen.beat.process}) has left the job: it was {seen.beat.where}"
             for rank, seen in self._others(wait=True).items()
-            if seen.beat.left == "ended" or seen.beat.state in ("", "Z")
+            if seen.beat.left == "ended" or (seen.beat.gone and not seen.beat.left)
         ]
 
     # Looking
@@ -168,15 +169,22 @@ class Watchdog:
         batches = feeder.position.batches if feeder is not None else 0
         micro_batches = len(getattr(run, "outputs", ()))
         counts = collective_counts() if self._exchange is not None else {}
-        return (run.samples, run.step, id(feeder), batches, micro_batches,
-                counts, crash_points.passed)  # fmt: skip
+        return (
+            run.samples,
+            batches,
+            run.step,
+            id(feeder),
+            micro_batches,
+            counts,
+            crash_points.passed,
+        )
 
     def _limit(self, stack: Stack, idle: float) -> float:
         """Return the seconds that this process may go without progress."""
         if stack.compiling:
             return max(self._after, _LONGEST)
         works = process_time() - self._cpu > _WORKING * idle
-        return self._after * (_PATIENCE if works or self._advanced < 1 else 1)
+        return self._after * (_PATIENCE if works or self._steps < 2 else 1)
 
     def _beat(self, stack: Stack | None, left: Literal["", "ended", "failed"] = "") -> Beat:
         pid = os.getpid()
@@ -239,26 +247,28 @@ class Watchdog:
         if seen is None or seen.beat.left or rank == exchange.rank or seen.silence <= self._after:
             return
         beat, state = seen.beat, seen.beat.state
-        if state in _GONE or state == "t":  # its launcher notices; or a debugger holds it
+        if beat.gone or state == "t":  # its launcher notices; or a debugger holds it
             return
         if state in ("R", "S", "I") and seen.silence <= _PATIENCE * self._after:
             return
         how = {"T": "it is stopped (state T)", "D": "it waits for a device (state D)"}
         what = (
             f"rank {rank} has not reported for {seen.silence:.0f} s: "
-            f"{how.get(state or '', 'it does not respond')}, {beat.where} ({beat.process})"
+            f"{how.get(state or '', 'it does not respond')}; its last report was "
+            f"'{beat.where}' ({beat.process})"
         )
         if state is None:
             _end(what, stacks=False)
         _print(f"{what}; the stacks of its threads:")
-        beat.end()
-        if beat.state not in _GONE:
+        if not beat.end():
             _end(f"rank {rank} cannot be ended", stacks=False)
 
     def _check_launcher(self) -> None:
         """Save and exit if the launcher is gone: nobody else would end this process."""
         if os.getppid() != self._parent:
             self._parent = os.getppid()
+            if self._exchange is not None:
+                self._exchange.closed = True  # the launcher held the store
             _print(f"rank {dist.rank()}: its launcher is gone; it saves and exits")
             os.kill(os.getpid(), signal.SIGTERM)
 

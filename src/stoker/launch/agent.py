@@ -142,7 +142,9 @@ class Agent(SimpleElasticAgent):
         if processes.all_exited and failure is None:
             values = dict.fromkeys(processes.exited)
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
-        if failure is not None:
+        if failure is not None and failure.result is None:  # its grace period was over
+            self._deadline = min(self._deadline, time.monotonic() + self._dead_after / 2)
+        elif failure is not None:
             self._set_deadline()
         if processes.all_exited or time.monotonic() > self._deadline:
             self._remaining_restarts = 0

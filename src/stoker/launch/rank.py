@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from stoker.core.errors import RankFailed
@@ -131,7 +132,19 @@ def _exit_with_launcher() -> None:
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
+    for pid in _siblings():
+        with suppress(OSError):
+            os.kill(pid, signal.SIGCONT)  # a rank that is stopped does not notice by itself
     os.killpg(0, signal.SIGKILL)
+
+
+def _siblings() -> list[int]:
+    """Return the processes that the fork server has started, as far as known."""
+    with suppress(OSError):
+        server = os.getppid()
+        children = Path(f"/proc/{server}/task/{server}/children").read_text()
+        return [int(pid) for pid in children.split()]
+    return []
 
 
 def _run_job(job: bytes) -> RankResult:
