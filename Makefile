@@ -6,8 +6,8 @@ ARGS ?=
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts bench-parallel \
-    bench-board board soak fuzz clean same-python
+.PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
+    bench-parallel bench-board board soak fuzz stuck clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -24,6 +24,7 @@ help:
 	@echo "make board            build the page of the board again (needs Node; users do not)"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
+	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -89,6 +90,9 @@ soak: .venv/installed-dev
 fuzz: .venv/installed-dev
 	STOKER_FUZZ=10000 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py \
 	    tests/config/test_allowed.py tests/checkpoint/test_damaged.py $(ARGS)
+
+stuck: .venv/installed-dev
+	STOKER_STUCK=all .venv/bin/python -m pytest -q tests/launch/test_stuck.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -34,9 +34,23 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
             os.environ.setdefault(name, value)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"  # cuda: untested here
         limit = timedelta(seconds=timeout) if timeout is not None else None
-        c10d.init_process_group(backend, timeout=limit)
+        c10d.init_process_group(backend, timeout=limit, **_store_of_attempt())
         atexit.register(disconnect)
     _rank = rank()
+
+
+def _store_of_attempt() -> dict[str, Any]:
+    """Return the store for a job of one machine that torchrun has restarted, else nothing.
+
+    torchrun reuses its store, in which torch 2.13 finds the addresses of the ranks that have died.
+    On several machines the agents may have counted different numbers of restarts.
+    """
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if count == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        return {}
+    store, rank, world_size = next(c10d.rendezvous("env://"))
+    store = c10d.PrefixStore(f"stoker/attempt-{count}", store)
+    return {"store": store, "rank": rank, "world_size": world_size}
 
 
 def disconnect() -> None:
