@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Literal, Union, get_args, get_origin
 
-from stoker.config.lazy import Lazy, Section, children
+from stoker.config.lazy import UNKNOWN, Lazy, Section, children
 from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.resolve import has_references
-from stoker.config.yaml_text import Named
+from stoker.config.yaml_text import Named, plain
 from stoker.core.errors import did_you_mean
 
 ANYTHING = inspect.Parameter.empty
@@ -116,6 +116,35 @@ def described(kind: Any) -> str:
     )
 
 
+_SPELLINGS = {
+    **dict.fromkeys(("yes", "on", "y", "1", "t"), "true"),
+    **dict.fromkeys(("no", "off", "n", "0", "f"), "false"),
+    **dict.fromkeys(("none", "nil", "nan", ""), "null"),
+}
+_PRECISIONS = {
+    **dict.fromkeys(("16", "16-mixed", "float16", "half", "fp16-mixed", "16-true"), "fp16"),
+    **dict.fromkeys(("bfloat16", "bf16-mixed", "bf16-true", "mixed", "amp"), "bf16"),
+    **dict.fromkeys(("32", "float32", "float", "full", "32-true", "no", "none", "null"), "fp32"),
+}
+
+
+def near_value(value: Any, kind: Any) -> str:
+    """Return the end of an error message: the right spelling of a value, or an empty string.
+
+    >>> near_value("yes", bool)
+    '; did you mean true?'
+    """
+    text = "null" if value is None else str(value).strip().lower()
+    number = plain(text)
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    for guess in (_SPELLINGS.get(text), _PRECISIONS.get(text), text, str(number)):
+        if guess is not None and fits(plain(guess), kind) and plain(guess) != value:
+            return f"; did you mean {guess}?"
+    names = [one for one in get_args(kind) if isinstance(one, str)]
+    return did_you_mean(text, names) if get_origin(kind) is Literal else ""
+
+
 def as_tuples(value: Any, kind: Any) -> Any:
     """Convert a list to a tuple if the call declares a tuple."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
@@ -155,16 +184,18 @@ def wrong_parts(tree: Section) -> list[str]:
     faults = []
     for key in dict.fromkeys((*_NODES, *_SEVERAL)):
         value, place = tree.get(key), tree.origin(key)
-        if value is None or isinstance(value, Lazy) or not isinstance(value, _PLAIN):
+        if isinstance(value, Lazy) or not isinstance(value, _PLAIN) or has_references(value):
             continue
         named = list(value.values()) if isinstance(value, dict) and key in _SEVERAL else [None]
-        if not all(isinstance(one, Lazy) for one in named):
+        if not all(isinstance(one, Lazy) or one is UNKNOWN for one in named):
             faults.append(f"{place}: '{key}' is {value!r}, expected a call (_target_ or type)")
     hooks = tree.get("hooks")
-    if hooks is not None and not isinstance(hooks, list):
+    if hooks is not None and not isinstance(hooks, list) and not has_references(hooks):
         kind = type(hooks).__name__
         faults.append(f"{tree.origin('hooks')}: 'hooks' is a {kind}, expected a list: [{hooks!r}]")
     for number, hook in enumerate(hooks if isinstance(hooks, list) else []):
+        if has_references(hook):
+            continue
         if hook is None or (isinstance(hook, _PLAIN) and not isinstance(hook, Lazy)):
             place = tree.origin("hooks")
             faults.append(f"{place}: 'hooks.{number}' is {hook!r}, expected a call (type)")
@@ -228,6 +259,7 @@ def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] =
     faults += _missing(path, node, taken, {*given, *supplied})
     faults += [
         f"{place}: '{path}.{key}' is {value!r}, expected {described(type_of(taken[key]))}"
+        f"{near_value(value, type_of(taken[key]))}"
         for key, (value, place) in given.items()
         if not fits(value, type_of(taken[key]))
     ]

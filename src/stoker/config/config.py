@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stoker.config import paths, run_section
+from stoker.config import paths, rules, run_section
 from stoker.config.check import (
     LOADERS,
     SUPPLIED,
@@ -23,12 +24,13 @@ from stoker.config.check import (
     wrong_parts,
 )
 from stoker.config.files import read_python, read_yaml
-from stoker.config.lazy import Lazy, Section, children
+from stoker.config.lazy import Lazy, Section, children, copied
 from stoker.config.names import UnknownNameError, importing_from, locate, name_of
 from stoker.config.other_trainers import KEYS
-from stoker.config.override import apply
+from stoker.config.override import UnknownKeyError, apply
 from stoker.config.registry import METRICS, expanded
 from stoker.config.resolve import resolved
+from stoker.config.suggest import Suggestions
 from stoker.config.trust import Override, Trust
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean, did_you_mean_path
@@ -109,11 +111,35 @@ class Config:
             for one in overrides:
                 try:
                     apply(self.tree, one, self.callee)
+                except UnknownKeyError as error:
+                    faults.append(error.fault + self._instead_of(error))
                 except ConfigError as error:
                     faults += error.faults
         if faults:
             raise ConfigError(*faults)
         return self
+
+    def suggestions(self) -> Suggestions:
+        """Return what finds the override that a user meant with an unknown key."""
+        return Suggestions(self.tree, self.callee, self._fault_of)
+
+    def _instead_of(self, error: UnknownKeyError) -> str:
+        find = self.suggestions().instead_of
+        return (
+            find(error.key, error.text) or error.near or find(error.key, error.text, similar=True)
+        )
+
+    def _fault_of(self, override: str) -> str | None:
+        """Return the first fault that an override would add, None if it works."""
+        before = self.faults()
+        trial = copy(self)
+        trial.tree = copied(self.tree)
+        try:
+            with self.importable():
+                apply(trial.tree, override, self.callee)
+        except ConfigError as error:
+            return str(error)
+        return next((fault for fault in trial.faults() if fault not in before), None)
 
     def importable(self) -> AbstractContextManager[None]:
         """Make the modules that the config names importable inside the block."""
@@ -144,19 +170,31 @@ class Config:
         faults: list[str] = []
         tree = self._expanded(faults)
         if faults:
-            raise ConfigError(*faults)
+            raise ConfigError(*dict.fromkeys((*faults, *self.faults())))
         run = tree.get("run", {})
         if isinstance(run, dict):
             tree["run"] = run_section.filled(run, where=tree.origin("run"))
         return tree
 
-    def check(self) -> Section:
+    def check(self, *needed: str) -> Section:
         """Check everything and return the resolved tree.
+
+        Args:
+            needed: top-level keys that the config must have.
 
         Raises:
             ConfigError: all faults, each with its place.
         """
+        faults = self.faults(*needed)
+        if faults:
+            raise ConfigError(*faults)
+        return self.resolved()
+
+    def faults(self, *needed: str) -> list[str]:
+        """Return all faults of the config, each with its place; see `check`."""
         faults = unknown_keys(self.tree, _referred_to(self.tree), not self.restricted)
+        if not faults:  # an unknown key may be a misspelled one that is needed
+            faults += [f"the config has no '{k}'" for k in needed if self.tree.get(k) is None]
         tree = self._expanded(faults)
         run = tree.get("run", {})
         faults += run_section.faults_of(run) or self._faults_of_paths(run)
@@ -166,16 +204,14 @@ class Config:
         with self.importable():
             for path, node in nodes(tree):
                 faults += self._faults_of_node(path, node, supplied.get(top_key(path), ()))
-        if faults:
-            raise ConfigError(*faults)
-        return self.resolved()
+        return faults
 
     def _expanded(self, faults: list[str]) -> Section:
         """Return the tree with references resolved and short names expanded.
 
         An unknown short name may be registered by a module that the config names.
         """
-        tree: Section = resolved(self.tree)
+        tree: Section = resolved(self.tree, faults)
         for key in [key for key in tree if key not in KEYS]:
             del tree[key]  # variables are only referred to
         with self.importable():
@@ -338,11 +374,14 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
         if Path.cwd() not in path.resolve().parents:
             tree.pop("_path_", None)  # a file from elsewhere must not choose code folders
         name = path.resolve().parent.name if path.stem == "config" else path.stem
-        name = name if run_section.is_name(name) else "run"
+        name = name if rules.is_name(name) else "run"
         config = Config(tree, name=name, folder=path.parent, restricted=True, allow=allow)
     else:
         raise ConfigError(f"'{path}' ends in '{path.suffix}', expected .py, .yaml or .yml")
-    return config.override(*overrides)
+    try:
+        return config.override(*overrides)
+    except ConfigError as error:  # report the faults of the file as well
+        raise ConfigError(*dict.fromkeys((*error.faults, *config.faults()))) from None
 
 
 def build(value: Any) -> Any:

@@ -104,6 +104,10 @@ class Lazy(Section):
         return f"L({self.target})({', '.join(given)})"
 
 
+UNKNOWN = object()
+"""Stands for a call whose short name is unknown, which is a fault of the config."""
+
+
 class L:
     """Describe a call to ``target``: ``L(Net)(width=64)`` is a `Lazy` node, not a ``Net``."""
 

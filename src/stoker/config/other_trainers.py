@@ -8,17 +8,17 @@ KEYS = (
 
 _OURS_BY_THEIRS = {
     "run.epochs": "max_epochs num_train_epochs n_epochs num_epochs epoch_num train_epoch max_epoch",
-    "run.max_steps": "max_iters max_iter num_steps train_iter total_steps max_train_steps",
-    "optimizer.lr": "learning_rate lr base_lr",
+    "run.max_steps": "steps max_iters max_iter num_steps train_iter total_steps max_train_steps",
+    "optimizer.lr": "learning_rate lr base_lr max_lr",
     "optimizer.weight_decay": "weight_decay",
     "run.micro_batch": "per_device_train_batch_size train_batch_size batch_size "
-    "train_micro_batch_size micro_batch_size device_train_microbatch_size",
+    "bs train_micro_batch_size micro_batch_size device_train_microbatch_size",
     "run.global_batch": "global_batch_size total_batch_size",
     "run.accumulate": "gradient_accumulation_steps accumulate_grad_batches gradient_accumulation "
-    "num_accumulation_steps grad_accum accumulation_steps",
+    "accum num_accumulation_steps grad_accum accumulation_steps",
     "run.clip_norm": "gradient_clip_val max_grad_norm clip_grad_norm grad_clip clip_grad",
-    "run.precision": "fp16 bf16 amp mixed_precision dtype",
-    "run.device": "devices accelerator no_cuda use_cpu device_str",
+    "run.precision": "fp16 bf16 fp32 amp mixed_precision dtype",
+    "run.device": "accelerator no_cuda use_cpu device_str cpu gpu cuda mps use_gpu use_cuda",
     "run.parallel": "strategy fsdp ddp num_nodes tensor_parallel pipeline_parallel",
     "hooks": "callbacks handlers plugins",
     "run.log_every": "logging_steps log_every_n_steps log_interval log_period log_freq",
@@ -28,10 +28,10 @@ _OURS_BY_THEIRS = {
     "checkpoint_interval",
     "run.checkpoint.keep": "save_total_limit save_top_k max_to_keep max_keep_ckpts",
     "run.checkpoint.best": "load_best_model_at_end metric_for_best_model",
-    "run.resume": "resume_from_checkpoint ckpt_path load_from",
+    "run.resume": "resume_from_checkpoint resume_from ckpt_path checkpoint_path load_from",
     "run.dir": "output_dir default_root_dir work_dir log_dir save_dir logdir",
     "run.name": "run_name experiment_name exp_name",
-    "run.seed": "seed_everything random_seed",
+    "run.seed": "seed_everything random_seed manual_seed",
     "run.compile": "torch_compile compile_model jit_compile",
     "run.progress": "enable_progress_bar disable_tqdm display_progress progress_bar",
     "run.limit_train_batches": "train_limit max_train_batches",
@@ -43,7 +43,7 @@ _OURS_BY_THEIRS = {
     "val_loader": "val_dataloader val_dataloaders eval_dataset valid_loader test_loader "
     "eval_dataloader",
     "predict_loader": "predict_dataloader predict_dataloaders",
-    "train_loader.num_workers": "dataloader_num_workers num_workers",
+    "train_loader.num_workers": "dataloader_num_workers num_workers n_workers",
     "optimizer": "optim optimizers optimiser",
     "model": "net network module",
     "run": "trainer train training trainer_args",
@@ -51,6 +51,15 @@ _OURS_BY_THEIRS = {
 _OURS = {
     theirs: ours for ours, all_theirs in _OURS_BY_THEIRS.items() for theirs in all_theirs.split()
 }
+
+
+FLAGS = {
+    **{name: name for name in ("fp16", "bf16", "fp32", "cpu", "cuda", "mps")},
+    **dict.fromkeys(("amp", "mixed_precision"), "bf16"),
+    **dict.fromkeys(("no_cuda", "use_cpu"), "cpu"),
+    **dict.fromkeys(("gpu", "use_gpu", "use_cuda"), "auto"),
+}
+"""Names of flags that stand for a value, such as ``--fp16``."""
 
 
 def stoker_name(name: str) -> str | None:

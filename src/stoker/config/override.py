@@ -10,21 +10,36 @@ from stoker.config.check import (
     described,
     fits,
     is_placeholder,
+    near_value,
     parameters,
     type_of,
     typed,
 )
 from stoker.config.lazy import Lazy, Section, children, copied
 from stoker.config.names import UnknownNameError
-from stoker.config.other_trainers import KEYS, use_instead
+from stoker.config.other_trainers import KEYS
 from stoker.config.registry import RegistryError, registry_at
 from stoker.config.resolve import has_references
-from stoker.config.run_section import RunConfig, section_type
+from stoker.config.run_section import RunConfig, fault_of_value, section_type
 from stoker.config.trust import Override
 from stoker.config.yaml_text import ConfigError, read
 from stoker.core.errors import did_you_mean
 
 _FORM = re.compile(r"(?P<sign>[+~]?)(?P<path>[\w.\-\[\]/]+)(?:=(?P<text>.*))?", re.DOTALL)
+
+
+class UnknownKeyError(ConfigError):
+    """An override of a key that the config does not have.
+
+    Attributes:
+        key: the key.
+        text: the value.
+        near: similar keys, as the end of a message.
+    """
+
+    def __init__(self, fault: str, key: str, text: str, near: str = "") -> None:
+        super().__init__(fault + near)
+        self.fault, self.key, self.text, self.near = fault, key, text, near
 
 
 class Kind(NamedTuple):
@@ -48,8 +63,9 @@ def apply(tree: Section, override: str, callee: Any) -> None:
     """
     match = _FORM.fullmatch(override)
     if match is None or (match["text"] is None) != (match["sign"] == "~"):
+        meant = _near_form(override)
         raise ConfigError(
-            f"'{override}' is not an override: expected key=value, +list=value or ~key"
+            f"'{override}' is not an override: expected key=value, +list=value or ~key{meant}"
         )
     keys = paths.split(match["path"])
     origin = Override(f"override '{override}'")
@@ -65,9 +81,21 @@ def apply(tree: Section, override: str, callee: Any) -> None:
         else:
             _set(tree, keys, match["text"], value, origin, callee)
     except paths.NoSuchPlaceError as error:
-        near = use_instead(match["path"])
-        reason = f"'{match['path']}' does not exist{near}" if near else str(error)
-        raise ConfigError(f"{origin}: {reason}") from None
+        if match["sign"]:
+            raise ConfigError(f"{origin}: {error}") from None
+        fault = f"{origin}: '{match['path']}' does not exist"
+        raise UnknownKeyError(fault, match["path"], match["text"], f": {error}") from None
+
+
+def _near_form(override: str) -> str:
+    """Return the override that was meant, as the end of a message."""
+    word = override.lstrip("+-")
+    if word != override and _FORM.fullmatch(word) and "=" in word:
+        return f"; did you mean '{word}'?"
+    key, colon, text = word.partition(":")
+    if colon and _FORM.fullmatch(f"{key}={text}") and "." in key:
+        return f"; did you mean '{key}={text.strip()}'?"
+    return ""
 
 
 def value_of(text: str) -> Any:
@@ -147,12 +175,17 @@ def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, cal
     found = paths.key_in(owner, keys[-1])
     kind = _kind(owner, keys, found, callee)
     if not kind.known:
-        near = use_instead(".".join(keys)) or kind.near
         at = f"'{'.'.join(keys[:-1])}'" if len(keys) > 1 else "a config"
-        raise ConfigError(f"{origin}: {at} has no '{keys[-1]}'{near}")
+        fault = f"{origin}: {at} has no '{keys[-1]}'"
+        raise UnknownKeyError(fault, ".".join(keys), text, kind.near)
     value = typed(text, value, kind.type)
     if not fits(value, kind.type):
-        raise ConfigError(f"{origin}: expected {described(kind.type)}, got {text}")
+        near = near_value(value, kind.type)
+        raise ConfigError(f"{origin}: expected {described(kind.type)}, got {text}{near}")
+    if keys[0] == "run" and len(keys) > 1 and kind.type is not ANYTHING:
+        fault = fault_of_value(_run_type(keys[:-1]), keys[-1], value, ".".join(keys))
+        if fault is not None:
+            raise ConfigError(f"{origin}: {fault}")
     paths.put(owner, keys[-1], copied(value), origin)
 
 

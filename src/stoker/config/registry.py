@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar, overload
 
-from stoker.config.lazy import Lazy, Section, children, rebuilt
+from stoker.config.lazy import UNKNOWN, Lazy, Section, children, rebuilt
 from stoker.config.resolve import has_references
 from stoker.core.errors import StokerError, did_you_mean
 
@@ -227,4 +227,4 @@ def _node(
         return Lazy(registry.get(name), kwargs=arguments, where=place)
     except RegistryError as error:
         faults.append(f"{place}: {error}")
-        return None
+        return UNKNOWN

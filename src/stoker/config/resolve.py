@@ -14,15 +14,15 @@ _UNCLOSED = re.compile(r"(?<!\\)\$\{")
 _LONGEST = 10_000
 
 
-def resolved(tree: Any) -> Any:
-    """Return a copy of a tree with all references resolved.
+def resolved(tree: Any, faults: list[str]) -> Any:
+    """Return a copy of a tree with all references resolved; append those that fail to ``faults``.
 
     A reference to a node, a mapping or a list becomes the same object, so that it is built once.
     Inside text it becomes the text of a value. References can be relative, ``${.width}``, and name
     a variable of the environment, ``${oc.env:HOME}``, or another resolver of OmegaConf.
     """
     try:
-        found = _Resolver(tree).value(tree, "")
+        found = _Resolver(tree, faults).value(tree, "")
     except RecursionError:
         raise ConfigError("the references of the config lead through too many others") from None
     check_size(found, "the config with its references resolved")
@@ -35,8 +35,8 @@ def has_references(text: Any) -> bool:
 
 
 class _Resolver:
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
+    def __init__(self, tree: Any, faults: list[str]) -> None:
+        self._tree, self._faults = tree, faults
         self._made: dict[int, Any] = {}
         self._texts: dict[str, Any] = {}
         self._resolving: list[str] = []
@@ -50,7 +50,13 @@ class _Resolver:
         if not has_references(value):
             return value
         if path not in self._texts:
-            self._texts[path] = self._text(value, path)
+            try:
+                self._texts[path] = self._text(value, path)
+            except ConfigError as error:
+                if self._resolving:
+                    raise  # the text that refers to this one fails, too
+                self._faults += error.faults
+                return value
         return self._texts[path]
 
     def _text(self, text: str, path: str) -> Any:

@@ -6,26 +6,31 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
-from stoker.config.check import described, fits
+from stoker.config import rules
+from stoker.config.check import described, fits, near_value
 from stoker.config.lazy import Section
 from stoker.config.other_trainers import use_instead
 from stoker.config.resolve import has_references
-from stoker.core.errors import UnsupportedURLError, did_you_mean
-from stoker.storage import local_path
+from stoker.config.rules import Rule
+from stoker.core.errors import did_you_mean
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _option(default: Any, help: str, rule: Rule | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "rule": rule})
 
 
 @dataclass(frozen=True)
 class Parallel:
     """How the job is split over processes."""
 
-    replicate: int = _option(-1, "Data-parallel replicas of the model; -1 uses all processes.")
-    shard: int = _option(1, "Number of shards of parameters and optimizer state.")
-    tensor: int = _option(1, "Tensor-parallel degree: ways in which each layer is split.")
-    pipeline: int = _option(1, "Number of pipeline stages.")
+    replicate: int = _option(
+        -1, "Data-parallel replicas of the model; -1 uses all processes.", rules.SIZE
+    )
+    shard: int = _option(1, "Number of shards of parameters and optimizer state.", rules.SIZE)
+    tensor: int = _option(
+        1, "Tensor-parallel degree: ways in which each layer is split.", rules.SIZE
+    )
+    pipeline: int = _option(1, "Number of pipeline stages.", rules.SIZE)
     blocks: str | None = _option(
         None, "Sharding: modules to gather one at a time, such as blocks.*."
     )
@@ -38,8 +43,10 @@ class Parallel:
     sequence: list[str] | None = _option(None, "Pipeline: the submodules in order.")  # noqa: RUF009
     split: list[str] | None = _option(None, "Pipeline: the first submodule of each later stage.")  # noqa: RUF009
     schedule: str = _option("1f1b", "Pipeline: gpipe, 1f1b, interleaved or zero-bubble.")
-    microbatches: int | None = _option(None, "Pipeline: number of micro-batches per batch.")
-    virtual: int | None = _option(None, "Pipeline: stages per process.")
+    microbatches: int | None = _option(
+        None, "Pipeline: number of micro-batches per batch.", rules.at_least(1)
+    )
+    virtual: int | None = _option(None, "Pipeline: stages per process.", rules.at_least(1))
     unused: bool = _option(False, "Replicas: allow parameters that a step does not use.")
 
 
@@ -48,13 +55,19 @@ class CheckpointConfig:
     """When checkpoints are saved, and which are kept."""
 
     every: str | int | None = _option(
-        "1ep", "2ep, 500st, 10min or auto; null: first and last step."
+        "1ep", "2ep, 500st, 10min or auto; null: first and last step.", rules.period_or_auto
     )
-    max_overhead: float = _option(0.01, "For auto: the largest share of time spent on saves.")
-    keep: int | None = _option(3, "Number of newest checkpoints to keep; null keeps all.")
-    keep_every: int | None = _option(None, "Also keep checkpoints at multiples of this step.")
+    max_overhead: float = _option(
+        0.01, "For auto: the largest share of time spent on saves.", rules.SHARE
+    )
+    keep: int | None = _option(
+        3, "Number of newest checkpoints to keep; null keeps all.", rules.at_least(1)
+    )
+    keep_every: int | None = _option(
+        None, "Also keep checkpoints at multiples of this step.", rules.at_least(1)
+    )
     best: str | None = _option(
-        None, "Also keep the best checkpoints by this metric, such as val/loss."
+        None, "Also keep the best checkpoints by this metric, such as val/loss.", rules.NOT_EMPTY
     )
     mode: Literal["min", "max"] | None = _option(
         None, "Which is best, if the metric's name does not show it."
@@ -65,12 +78,16 @@ class CheckpointConfig:
 class RunConfig:
     """How to train. A field that cannot take effect is rejected with an error."""
 
-    name: str | None = _option(None, "Name of the run. Default: the name of the config file.")
-    dir: str | None = _option("runs", "Folder of the run folders; null writes nothing.")
-    seed: int | None = _option(0, "Seed of all random generators.")
-    epochs: int | None = _option(None, "Number of passes over the data.")
-    max_steps: int | None = _option(None, "Number of updates; the run may end within an epoch.")
-    device: str = _option("auto", "auto, cpu, cuda, cuda:2 or mps.")
+    name: str | None = _option(
+        None, "Name of the run. Default: the name of the config file.", rules.NAME
+    )
+    dir: str | None = _option("runs", "Folder of the run folders; null writes nothing.", rules.path)
+    seed: int | None = _option(0, "Seed of all random generators.", rules.SEED)
+    epochs: int | None = _option(None, "Number of passes over the data.", rules.at_least(1))
+    max_steps: int | None = _option(
+        None, "Number of updates; the run may end within an epoch.", rules.at_least(1)
+    )
+    device: str = _option("auto", "auto, cpu, cuda, cuda:2 or mps.", rules.device)
     precision: Literal["fp32", "bf16", "fp16"] = _option(
         "fp32", "Use lower precision where it is numerically safe (autocast)."
     )
@@ -78,34 +95,50 @@ class RunConfig:
         False, "Compile model and loss: true, the name of a backend, or 'blocks'."
     )
     deterministic: bool = _option(False, "Use only deterministic algorithms.")
-    threads: int | None = _option(None, "CPU threads per operation.")
-    micro_batch: int | None = _option(None, "Samples per forward pass and process.")
-    accumulate: int | None = _option(None, "Micro-batches per step. Default: 1.")
-    global_batch: int | None = _option(None, "Samples per step: micro × processes × accumulate.")
+    threads: int | None = _option(None, "CPU threads per operation.", rules.THREADS)
+    micro_batch: int | None = _option(
+        None, "Samples per forward pass and process.", rules.at_least(1)
+    )
+    accumulate: int | None = _option(None, "Micro-batches per step. Default: 1.", rules.at_least(1))
+    global_batch: int | None = _option(
+        None, "Samples per step: micro × processes × accumulate.", rules.at_least(1)
+    )
     last_window: Literal["flush", "drop"] = _option(
         "flush", "What to do with an incomplete last step of an epoch."
     )
-    clip_norm: float | None = _option(None, "Clip the norm of all gradients to this value.")
-    clip_value: float | None = _option(None, "Clip each gradient element to this value.")
+    clip_norm: float | None = _option(
+        None, "Clip the norm of all gradients to this value.", rules.CLIP
+    )
+    clip_value: float | None = _option(
+        None, "Clip each gradient element to this value.", rules.CLIP
+    )
     lr_step: Literal["step", "epoch"] = _option("step", "When the LR scheduler steps.")
-    validate_every: str | int | None = _option("1ep", "2ep, 500st or 10min; null never validates.")
-    log_every: int = _option(50, "Steps between rows of metrics.jsonl.")
+    validate_every: str | int | None = _option(
+        "1ep", "2ep, 500st or 10min; null never validates.", rules.period
+    )
+    log_every: int = _option(50, "Steps between rows of metrics.jsonl.", rules.at_least(1))
     progress: bool = _option(True, "Show a progress bar, or plain lines without a terminal.")
-    resume: str = _option("auto", "auto, must, never, or the path of a checkpoint.")
-    grace: float = _option(30.0, "Seconds allowed for the final checkpoint after SIGTERM.")
-    dead_after: float = _option(10.0, "Seconds within which the job ends after a process died.")
+    resume: str = _option("auto", "auto, must, never, or the path of a checkpoint.", rules.path)
+    grace: float = _option(
+        30.0, "Seconds allowed for the final checkpoint after SIGTERM.", rules.SECONDS
+    )
+    dead_after: float = _option(
+        10.0, "Seconds within which the job ends after a process died.", rules.SECONDS
+    )
     hung_after: float | None = _option(
-        300.0, "Seconds after which a process of several that stands still is ended."
+        300.0,
+        "Seconds after which a process of several that stands still is ended.",
+        rules.SECONDS,
     )
     default_hooks: bool = _option(True, "Add hooks.default() to the hooks of the config.")
     limit_train_batches: int | float | None = _option(
-        None, "Batches per epoch: a number or a fraction."
+        None, "Batches per epoch: a number or a fraction.", rules.BATCHES
     )
     limit_val_batches: int | float | None = _option(
-        None, "Batches per validation: a number or a fraction."
+        None, "Batches per validation: a number or a fraction.", rules.BATCHES
     )
     overfit_batches: int | float | None = _option(
-        None, "Train and validate on the first batches only."
+        None, "Train and validate on the first batches only.", rules.BATCHES
     )
     checkpoint: CheckpointConfig = field(
         default_factory=CheckpointConfig,
@@ -119,6 +152,11 @@ class RunConfig:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+@cache
+def _fields(kind: type) -> "dict[str, Field[Any]]":
+    return {one.name: one for one in fields(kind)}
 
 
 def filled(section: Mapping[str, Any], kind: type = RunConfig, where: str = "") -> Section:
@@ -142,13 +180,13 @@ def filled(section: Mapping[str, Any], kind: type = RunConfig, where: str = "") 
 
 
 _DEFAULT = "default"
-_PATHS = ("dir", "resume")
 
 
 def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[str]:
     """Return the faults of the section: unknown keys and values of the wrong type."""
     if not isinstance(section, Mapping):
-        return [f"'{path}' is {section!r}, expected a mapping such as {{epochs: 10}}"]
+        example = "epochs: 10" if kind is RunConfig else f"{fields(kind)[0].name}: …"
+        return [f"'{path}' is {section!r}, expected a mapping such as {{{example}}}"]
     hints, found = _hints(kind), []
     where = getattr(section, "origin", lambda _: "")
     for key, value in section.items():
@@ -160,22 +198,19 @@ def faults_of(section: Any, kind: type = RunConfig, path: str = "run") -> list[s
             found += faults_of(value, inner, f"{path}.{key}")
         elif not fits(value, hints[key]):
             expected = described(hints[key])
-            found.append(f"{place}'{path}.{key}' is {value!r}, expected {expected}")
-        elif key == "name" and isinstance(value, str) and not is_name(value):
-            expected = "expected a name such as 'first', without '..'"
-            found.append(f"{place}'{path}.{key}' is {value!r}, {expected}")
-        elif key in _PATHS and isinstance(value, str):
-            try:
-                local_path(value, f"{path}.{key}")
-            except UnsupportedURLError as error:
-                found.append(f"{place}{error}")
+            near = near_value(value, hints[key])
+            found.append(f"{place}'{path}.{key}' is {value!r}, expected {expected}{near}")
+        elif fault := fault_of_value(kind, key, value, f"{path}.{key}"):
+            found.append(f"{place}{fault}")
     return found
 
 
-def is_name(text: str) -> bool:
-    """Return whether a text is the name of a folder inside another: ``first``, ``lr/0.1``."""
-    parts = text.split("/")
-    return text.isprintable() and "\\" not in text and not {"", ".", ".."} & set(parts)
+def fault_of_value(kind: type, key: str, value: Any, path: str) -> str | None:
+    """Return the fault of a value of the right type that the rule of its field rejects."""
+    rule: Rule | None = _fields(kind)[key].metadata.get("rule")
+    if rule is None or value is None or has_references(value):
+        return None
+    return rule(path, value)
 
 
 def read(section: Mapping[str, Any], kind: type = RunConfig) -> Any:

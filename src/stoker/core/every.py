@@ -1,5 +1,6 @@
 """`Every`: a period as a value."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
@@ -8,6 +9,10 @@ Unit: TypeAlias = Literal["st", "ep", "min"]
 
 _UNITS: dict[str, Unit] = {"st": "st", "ep": "ep", "min": "min"}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(st|ep|min)\s*")
+_ALMOST = re.compile(
+    r"(?:every|each|per)?\s*(\d*)[\s_-]*(epochs?|ep|e|steps?|st|s|iter(?:ation)?s?|minutes?|mins?|m)"
+)
+_SHORT: dict[str, Unit] = {"e": "ep", "s": "st", "i": "st", "m": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,15 @@ class Every:
     unit: Unit = "st"
 
     def __post_init__(self) -> None:
-        if self.count <= 0 or (self.unit != "min" and self.count != int(self.count)):
+        if self.unit not in _UNITS:
+            raise ValueError(f"the unit of Every must be 'st', 'ep' or 'min', got {self.unit!r}")
+        if isinstance(self.count, bool) or not isinstance(self.count, int | float):
+            raise ValueError(
+                f"Every takes a number and a unit, got {self.count!r}: parse a text with "
+                f"Every.of({self.count!r})"
+            )
+        whole = self.unit == "min" or float(self.count).is_integer()
+        if not (0 < self.count < math.inf and whole):
             kind = "a positive number" if self.unit == "min" else "a positive integer"
             raise ValueError(f"Every takes {kind}, got '{self.count:g}{self.unit}'")
 
@@ -39,7 +52,8 @@ class Every:
         if isinstance(value, str) and (match := _WRITTEN.fullmatch(value)):
             return cls(float(match[1]), _UNITS[match[2]])
         raise ValueError(
-            f"expected a period such as '500st' (steps), '3ep' (epochs) or '10min', got {value!r}"
+            "expected a period such as '500st' (steps), '3ep' (epochs) or '10min', got "
+            f"{value!r}{_near(value)}"
         )
 
     def at_step(self, step: int) -> bool:
@@ -56,3 +70,11 @@ class Every:
 
     def __str__(self) -> str:
         return f"{self.count:g}{self.unit}"
+
+
+def _near(value: object) -> str:
+    """Return the period that was probably meant, as the end of an error message."""
+    match = _ALMOST.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    if match is None or match[1].strip("0") == "" != match[1]:
+        return ""
+    return f"; did you mean '{match[1] or 1}{_SHORT[match[2][0]]}'?"
