@@ -1,6 +1,6 @@
 """Build a `Trainer` and its data from a config."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -8,23 +8,27 @@ import torch
 from torch import nn
 
 from stoker import hooks as stock
+from stoker.checkpoint import Checkpoints
 from stoker.config import Builder, Config, ConfigError, Lazy, RunConfig
 from stoker.config.check import parameters, positional_names
 from stoker.config.run_section import batch_sizes, filled, read
 from stoker.core import dist
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import StokerError, did_you_mean, is_sentence, sentence
 from stoker.core.seed import seed_all
 from stoker.data import BatchFeeder, DataShard
 from stoker.engine import Engine
 from stoker.engine.checks import resolve_device
+from stoker.engine.compile import check_backend
 from stoker.engine.defer_dynamo import defer_dynamo
 from stoker.engine.fused import can_fuse
 from stoker.events import History
 from stoker.hooks import Hook
 from stoker.hooks.provenance import Provenance
 from stoker.parallel import Layout
+from stoker.resume.lookup import find_checkpoint
 from stoker.run import total_steps
-from stoker.rundir.folder import RunFolder
+from stoker.rundir import files
+from stoker.rundir.folder import RunFolder, has_checkpoints
 from stoker.storage import local_path
 from stoker.trainer import Trainer
 
@@ -42,20 +46,29 @@ class Job:
 
     @defer_dynamo()
     def fit(self, *, fast_dev_run: bool = False) -> History:
-        """Train with the limits of the config."""
+        """Train with the limits of the config.
+
+        Raises:
+            ConfigError: the run cannot begin, with its arguments or in its folder.
+        """
         run = self.run
-        return self.trainer.fit(
-            self.train_loader,
-            self.val_loader,
-            epochs=run.epochs,
-            max_steps=run.max_steps,
-            validate_every=run.validate_every,
-            limit_train_batches=run.limit_train_batches,
-            limit_val_batches=run.limit_val_batches,
-            overfit_batches=run.overfit_batches,
-            fast_dev_run=fast_dev_run,
-            resume=run.resume,
-        )
+        try:
+            return self.trainer.fit(
+                self.train_loader,
+                self.val_loader,
+                epochs=run.epochs,
+                max_steps=run.max_steps,
+                validate_every=run.validate_every,
+                limit_train_batches=run.limit_train_batches,
+                limit_val_batches=run.limit_val_batches,
+                overfit_batches=run.overfit_batches,
+                fast_dev_run=fast_dev_run,
+                resume=run.resume,
+            )
+        except (StokerError, ValueError, TypeError) as error:
+            if self.trainer.run.feeder is not None or not is_sentence(error):
+                raise  # training has begun, or the error needs its traceback
+            raise ConfigError(sentence(error)) from error
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics on the validation data."""
@@ -108,33 +121,49 @@ def build_job(config: Config, *, training: bool = True) -> Job:
     except ConfigError:
         raise
     except Exception as error:
-        usual = (ValueError, TypeError, ImportError, OSError, RuntimeError)
+        usual = (StokerError, ValueError, TypeError, ImportError, OSError, RuntimeError)
         if config.runs_code and not isinstance(error, usual):
             raise  # a fault in the user's code, which needs its traceback
-        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", []))
-        raise ConfigError(f"{type(error).__name__}: {error}{notes}") from error
+        kind = "" if is_sentence(error) else f"{type(error).__name__}: "
+        raise ConfigError(f"{kind}{sentence(error)}") from error
 
 
 def _build(config: Config, training: bool) -> Job:
     dist.connect()
-    tree = config.check()
-    faults = _missing_parts(tree, training)
+    tree = config.check(*(_TRAINING_PARTS if training else ("model",)))
+    faults = _contradictions(tree, training)
     run: RunConfig = read(tree["run"])
-    try:
-        with config.importable():
-            run = _with_batch_sizes(run, tree, config)
-        layout = layout_of(run).filled(dist.world_size())
-    except ValueError as error:
-        faults.append(str(error))
+    with config.importable():
+        checks: dict[str, Callable[[], object]] = {
+            "": lambda: _with_batch_sizes(run, tree, config),
+            "run.device: ": lambda: resolve_device(run.device),
+            "run.compile: ": lambda: check_backend(run.compile),
+            "run.checkpoint: ": lambda: _checkpoint(run),
+        }
+        for name, check in checks.items():
+            try:
+                check()
+            except ValueError as error:
+                faults.append(f"{name}{error}")
     if faults:
         raise ConfigError(*faults)
+    folder = _run_folder(config, run) if training else None
+    if folder is not None:
+        _check_folder(folder, run.resume)
     _set_up_torch(run)
     with config.importable():
-        return _build_parts(config, tree, run, layout, training)
+        run = _with_batch_sizes(run, tree, config)
+        return _build_parts(config, tree, run, folder, training)
 
 
-def _build_parts(config: Config, tree: Any, run: RunConfig, layout: Layout, training: bool) -> Job:
+_TRAINING_PARTS = ("model", "optimizer", "train_loader")
+
+
+def _build_parts(
+    config: Config, tree: Any, run: RunConfig, folder: RunFolder | None, training: bool
+) -> Job:
     builder = Builder(config)
+    layout = layout_of(run).filled(dist.world_size())
     keys = ("train_loader", "val_loader", "predict_loader")
     loaders = {
         key: builder.build(tree[key], key, **_batch_size(run, tree[key]))
@@ -169,7 +198,7 @@ def _build_parts(config: Config, tree: Any, run: RunConfig, layout: Layout, trai
         step=builder.build(tree.get("step"), "step"),
         accumulate=run.accumulate or 1,
         last_window=run.last_window,
-        run_dir=_run_folder(config, run) if training else None,
+        run_dir=folder,
         grace=run.grace,
         params=tree,
     )
@@ -188,17 +217,10 @@ def _batch_size(run: RunConfig, loader: Any) -> dict[str, int]:
     return {} if own or run.micro_batch is None else {"batch_size": run.micro_batch}
 
 
-def _missing_parts(tree: Mapping[str, Any], training: bool) -> list[str]:
-    needed = ("model", "optimizer", "train_loader") if training else ("model",)
-    faults = [f"the config has no '{key}'" for key in needed if tree.get(key) is None]
-    run = tree["run"]
+def _contradictions(tree: Mapping[str, Any], training: bool) -> list[str]:
+    faults, run = [], tree["run"]
     if training and run["epochs"] is None and run["max_steps"] is None:
         faults.append("the run has no end: set run.epochs or run.max_steps")
-    faults += [
-        f"run.{key} must be a positive number of seconds, got {run[key]}"
-        for key in ("dead_after", "hung_after")
-        if run[key] is not None and run[key] <= 0
-    ]
     if not run["default_hooks"]:
         defaults = filled({})
         faults += [
@@ -233,6 +255,16 @@ def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -
             "batch_size argument"
         )
     return replace(run, micro_batch=micro, accumulate=accumulate, global_batch=total)
+
+
+def _check_folder(folder: RunFolder, resume: str) -> None:
+    """Choose the folder of the run; check that it can be written and has what is resumed."""
+    folder.choose(resume)
+    if resume in ("auto", "never"):
+        return
+    places = [folder.path] if resume == "must" else [path := local_path(resume), path.parent]
+    if not any(has_checkpoints(place) or Checkpoints(place).list() for place in places):
+        find_checkpoint(resume, Checkpoints(folder.path / files.CHECKPOINTS))
 
 
 def layout_of(run: RunConfig) -> Layout:
@@ -317,9 +349,9 @@ def _steps_per_epoch(run: RunConfig, loader: Iterable[Any] | None, shard: DataSh
     ).steps
 
 
-def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -> list[Hook]:
+def _checkpoint(run: RunConfig) -> stock.Checkpoint:
     saving = run.checkpoint
-    checkpoint = stock.Checkpoint(
+    return stock.Checkpoint(
         saving.every,
         max_overhead=saving.max_overhead,
         keep=saving.keep,
@@ -328,6 +360,10 @@ def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -
         mode=saving.mode,
         optional=True,
     )
+
+
+def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -> list[Hook]:
+    checkpoint = _checkpoint(run)
     default = stock.default(log_every=run.log_every, progress=run.progress, checkpoint=checkpoint)
     if dist.world_size() > 1:
         default.append(stock.Heartbeat(run.hung_after))

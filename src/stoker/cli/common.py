@@ -5,12 +5,16 @@ A run that saved itself after SIGTERM exits with 143.
 
 import argparse
 import gc
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 from stoker.config.run_section import help_lines
+from stoker.config.yaml_text import ConfigError
+from stoker.storage import local_path
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -81,6 +85,23 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="A .safetensors file. Default: the newest weights in the run folder.",
     )
+
+
+def output_path(text: str, option: str, suffixes: Sequence[str] = ()) -> Path:
+    """Return the path of a file to write, checked before any work is done."""
+    path = local_path(text, option)
+    if suffixes and path.suffix not in suffixes:
+        *most, last = suffixes
+        ends = f"{', '.join(most)} or {last}" if most else last
+        raise ConfigError(f"{option} must end in {ends}, got '{text}'")
+    if path.is_dir():
+        raise ConfigError(f"{option} '{path}' is a folder, expected a file to write")
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ConfigError(f"{option} '{path}' cannot be written: '{parent}' is no writable folder")
+    return path
 
 
 def set_known(parser: argparse.ArgumentParser) -> None:

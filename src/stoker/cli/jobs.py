@@ -28,12 +28,15 @@ def job_from(options: argparse.Namespace, *, training: bool = True) -> Job:
     """Build the job that the config and the overrides describe."""
     config = load(options.config, options.overrides, allow=options.allow)
     with frozen_imports():
-        config.check()  # imports the modules that the config names
+        config.faults()  # imports the modules that the config names
     return build_job(config, training=training)
 
 
 def trained_job(options: argparse.Namespace) -> Job:
     """Build the job without its training parts and load trained weights into the model."""
+    if options.weights and not (given := local_path(options.weights, "--weights")).is_file():
+        what = "is a folder" if given.is_dir() else "does not exist"
+        raise ConfigError(f"--weights '{given}' {what}, expected a .safetensors file")
     job = job_from(options, training=False)
     path = _weights_file(options, job)
     try:
@@ -51,10 +54,7 @@ def trained_job(options: argparse.Namespace) -> Job:
 def _weights_file(options: argparse.Namespace, job: Job) -> Path:
     """Return the file passed as ``--weights``, or the newest weights or checkpoint of the run."""
     if options.weights:
-        path = local_path(options.weights, "--weights")
-        if not path.is_file():
-            raise ConfigError(f"there is no file '{path}'")
-        return path
+        return local_path(options.weights, "--weights")
     folders = [Path(options.config)] if Path(options.config).is_dir() else _runs_of(job)
     for folder in folders:
         last = folder / files.WEIGHTS

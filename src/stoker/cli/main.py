@@ -1,6 +1,7 @@
 """The table of commands, the parser, and the exit code of each kind of error."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -8,10 +9,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
-from stoker.cli.common import INTERRUPTED, OK, USAGE, set_known
-from stoker.config.other_trainers import stoker_name
+from stoker.cli.common import FAILED, INTERRUPTED, OK, USAGE, set_known
+from stoker.cli.unknown_options import Unknown, fault, separate
+from stoker.config.other_trainers import use_instead
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import RankFailed, UnsupportedURLError, did_you_mean
+from stoker.core.errors import (
+    RankFailed,
+    StokerError,
+    UnsupportedURLError,
+    did_you_mean,
+    is_sentence,
+    sentence,
+)
 
 _COMMANDS = {
     "train": ("train", "Train the model that a config describes."),
@@ -39,48 +48,92 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     name = next((word for word in argv if not word.startswith("-")), "")
     command = import_module(f"stoker.cli.{_COMMANDS[name][0]}") if name in _COMMANDS else None
-    parser = _parser(name, command)
-    options, rest = parser.parse_known_args(argv)
-    if command is None or options.command is None:
-        parser.print_help()
-        return USAGE
+    _replace_characters()
+    parser, chosen = _parser(name, command)
     try:
-        _add_overrides(options, rest)
+        words, unknown = _separate(argv, chosen)
+        options, rest = parser.parse_known_args(words)
+        if command is None or options.command is None:
+            parser.print_help()
+            return USAGE
+        _check_words(options, rest, unknown)
         code: int = command.run(options)
         sys.stdout.flush()
         return code
-    except (ConfigError, UnsupportedURLError) as error:
-        return _report_faults(getattr(error, "faults", [str(error)]))
-    except RankFailed as failure:
-        print(f"stoker: {failure}", file=sys.stderr)
-        return failure.code
-    except KeyboardInterrupt:
-        print("stoker: stopped immediately by Ctrl-C", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:  # `stoker config | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except KeyboardInterrupt:
+        print("stoker: stopped immediately by Ctrl-C", file=sys.stderr)
+        return INTERRUPTED
+    except (StokerError, ValueError, TypeError) as error:
+        if not is_sentence(error):
+            raise
+        return _report(error)
 
 
-def _report_faults(faults: Sequence[str]) -> int:
+def _report(error: StokerError | ValueError | TypeError) -> int:
+    """Print an error in one line, or its faults in one line each; return the exit code."""
+    if isinstance(error, ConfigError):
+        faults: Sequence[str] = error.faults
+    else:
+        faults = [sentence(error)]
     if len(faults) > 1:
         print(f"stoker: {len(faults)} errors", file=sys.stderr)
-    for fault in faults:
-        print(f"stoker: {fault}", file=sys.stderr)
-    return USAGE
+    for one in faults:
+        print(f"stoker: {one}", file=sys.stderr)
+    if isinstance(error, RankFailed):
+        return error.code
+    return USAGE if isinstance(error, ConfigError | UnsupportedURLError) else FAILED
 
 
-def _add_overrides(options: argparse.Namespace, rest: list[str]) -> None:
+def _separate(
+    argv: Sequence[str], chosen: argparse.ArgumentParser | None
+) -> tuple[list[str], list[Unknown]]:
+    """Take unknown options out of the words of a command that reads a config."""
+    if chosen is None or not chosen.get_default("accepts_overrides"):
+        return list(argv), []
+    return separate(argv, chosen.get_default("known"))
+
+
+def _check_words(options: argparse.Namespace, rest: list[str], unknown: list[Unknown]) -> None:
     """Take the words that argparse could not place as overrides; reject unknown options."""
-    accepts_overrides = getattr(options, "accepts_overrides", False)
-    unknown = [word for word in rest if word.startswith("-") or not accepts_overrides]
-    if unknown:
-        word = next((word for word in unknown if word.startswith("-")), unknown[0])
-        ours = stoker_name(word.lstrip("-").partition("=")[0])
-        near = f"; set it with {ours}=VALUE" if ours else did_you_mean(word, options.known)
-        raise ConfigError(f"'stoker {options.command}' has no option {word}{near}")
-    if rest:
+    if getattr(options, "accepts_overrides", False):
         options.overrides += rest
+        rest = []
+    if rest:
+        word = next((word for word in rest if word.startswith("-")), rest[0])
+        near = did_you_mean(word, options.known)
+        raise ConfigError(f"'stoker {options.command}' has no option {word}{near}")
+    if unknown:
+        raise ConfigError(*_faults_of_options(options, unknown))
+
+
+def _faults_of_options(options: argparse.Namespace, unknown: list[Unknown]) -> list[str]:
+    """Return a fault for each unknown option, and those of the config and its overrides."""
+    from stoker.config import load
+
+    faults: list[str] = []
+    suggestions = None
+    try:
+        suggestions = load(options.config, allow=options.allow).suggestions()
+        load(options.config, options.overrides, allow=options.allow)
+    except ConfigError as error:
+        faults += error.faults
+
+    def override(name: str, value: str | None, similar: bool) -> str:
+        if suggestions is not None:
+            return suggestions.instead_of(name, value, similar=similar)
+        return use_instead(name)
+
+    return [fault(one, options.command, options.known, override) for one in unknown] + faults
+
+
+def _replace_characters() -> None:
+    """Print a question mark for a character that the terminal's encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and "utf" not in stream.encoding.lower():
+            stream.reconfigure(errors="replace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,8 +148,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"stoker: {message} (stoker --help)\n")
 
 
-def _parser(chosen: str, module: ModuleType | None) -> _Parser:
-    """Return a parser that knows all commands, and the options of the chosen one."""
+def _parser(chosen: str, module: ModuleType | None) -> tuple[_Parser, _Parser | None]:
+    """Return a parser that knows all commands, and that of the chosen one with its options."""
     parser = _Parser(
         prog="stoker",
         description="Train PyTorch models from a config file, with overrides on the command line.",
@@ -105,12 +158,14 @@ def _parser(chosen: str, module: ModuleType | None) -> _Parser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (_, help) in _COMMANDS.items():
-        command = commands.add_parser(name, help=help, description=help)
-        if name == chosen and module is not None:
-            module.add_arguments(command)
-            set_known(command)
-    return parser
+    parsers = {
+        name: commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+        for name, (_, help) in _COMMANDS.items()
+    }
+    if module is not None:
+        module.add_arguments(parsers[chosen])
+        set_known(parsers[chosen])
+    return parser, parsers.get(chosen)
 
 
 def _version() -> str:

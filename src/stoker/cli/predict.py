@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import OK, add_config, add_weights, frozen_imports
+from stoker.cli.common import OK, add_config, add_weights, frozen_imports, output_path
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import atomic_file, local_path
+from stoker.storage import atomic_file
 
 Arrays = dict[str, Any]
 """Numpy arrays by name."""
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the predictions and print their shapes."""
-    path = local_path(options.output, "--output")
-    if path.suffix not in _WRITERS:
-        raise ConfigError(f"--output must end in .npz, .jsonl or .csv, got '{options.output}'")
+    path = output_path(options.output, "--output", tuple(_WRITERS))
     with frozen_imports():
         from stoker.cli.jobs import trained_job
     arrays = _arrays(trained_job(options).predict())

@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         from stoker.testing.attempt import KINDS, check_kinds
         from stoker.testing.proof import prove, working_folder
     config = load(options.config, options.overrides, allow=options.allow)
+    config.check("model", "optimizer", "train_loader")
     kinds = KINDS if options.at is None else tuple(filter(None, options.at.split(",")))
     try:
         check_kinds(kinds)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import FAILED, OK, frozen_imports
+from stoker.cli.common import FAILED, OK, frozen_imports, output_path
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean_path
 from stoker.rundir import files
@@ -100,10 +100,10 @@ def _write(options: argparse.Namespace, paths: list[Path]) -> int:
     with frozen_imports():
         from stoker.report.output import FORMATS, write_report
 
-    output = local_path(options.output or f"report.{options.format or 'html'}", "--output")
+    suffixes = () if options.format else tuple(f".{name}" for name in FORMATS)
+    name = options.output or f"report.{options.format or 'html'}"
+    output = output_path(name, "--output", suffixes)
     kind = options.format or output.suffix.removeprefix(".")
-    if kind not in FORMATS:
-        raise ConfigError(f"--output must end in .html, .md or .png, got '{output}'")
     for written in write_report(paths, output, kind, quick=options.quick):
         print(written)
     return OK

@@ -34,7 +34,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the script with the dialects in place of the packages that it imports."""
     script = Path(options.script)
     if not script.is_file():
-        raise ConfigError(f"there is no script '{script}'")
+        what = "is a folder" if script.is_dir() else "does not exist"
+        raise ConfigError(f"the script '{script}' {what}, expected a Python file")
+    _check_syntax(script)
     with frozen_imports():
         import_module("stoker.dialects.aliases").Dialects(prefer=options.prefer_dialects).install()
         from stoker import Trainer, launch
@@ -48,6 +50,17 @@ def run(options: argparse.Namespace) -> int:
     except _Explained as explained:  # printed here, in case the script redirects its output
         print(explained.text)
     return OK
+
+
+def _check_syntax(script: Path) -> None:
+    """Reject a file that is not Python."""
+    instead = f"; use 'stoker train {script}'" if script.suffix in (".yaml", ".yml") else ""
+    try:
+        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = getattr(error, "msg", error)
+        raise ConfigError(f"{script}{line} is not a Python script: {reason}{instead}") from None
 
 
 class _Explained(SystemExit):

@@ -4,6 +4,7 @@ import argparse
 
 from stoker.cli import evaluate, launching
 from stoker.cli.common import INTERRUPTED, OK, add_config, add_weights, frozen_imports
+from stoker.config.yaml_text import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, and print where the run is stored."""
+    _check_options(options)
     if options.resume is not None:
         options.overrides.append(f"run.resume={options.resume}")
         options.resume = None
@@ -52,3 +54,18 @@ def run(options: argparse.Namespace) -> int:
             f"stoker train {options.config} optimizer.lr=…"
         )
     return code
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Reject options that would have no effect."""
+    if options.weights is not None and not options.eval_only:
+        raise ConfigError(
+            "--weights is an option of --eval-only: add --eval-only to evaluate these weights; to "
+            "train from a checkpoint, use 'run.resume=PATH'"
+        )
+    for name in ("fast_dev_run", "resume"):
+        if options.eval_only and getattr(options, name):
+            raise ConfigError(
+                f"--eval-only does not train, so --{name.replace('_', '-')} has no effect: leave "
+                "out one of them"
+            )

@@ -19,12 +19,23 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter] | Non
     """Return the parameters of a callable by name, or None if they cannot be inspected."""
     try:
         try:
-            signature = inspect.signature(target, eval_str=True)
+            return dict(inspect.signature(target, eval_str=True).parameters)
         except (NameError, TypeError, SyntaxError, AttributeError):
-            signature = inspect.signature(target)
+            found = inspect.signature(target).parameters
     except (ValueError, TypeError):
         return None
-    return dict(signature.parameters)
+    names = getattr(getattr(target, "__init__", target), "__globals__", {})
+    return {name: p.replace(annotation=_evaluated(p, names)) for name, p in found.items()}
+
+
+def _evaluated(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:
+    """Return the type of a parameter; its text if a name in it cannot be found."""
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    try:
+        return eval(parameter.annotation, names)
+    except Exception:
+        return parameter.annotation
 
 
 def positional_names(taken: dict[str, inspect.Parameter]) -> list[str]:
@@ -103,8 +114,8 @@ def typed(text: str, value: Any, kind: Any) -> Any:
 
 def described(kind: Any) -> str:
     """Format a type for messages."""
-    if kind is None or kind is type(None):
-        return "None"
+    if kind is None or kind is type(None) or kind is dict:
+        return "a mapping" if kind is dict else "None"
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(described(one) for one in get_args(kind))
     if get_origin(kind) is Literal:
@@ -139,7 +150,7 @@ def near_value(value: Any, kind: Any) -> str:
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     for guess in (_SPELLINGS.get(text), _PRECISIONS.get(text), text, str(number)):
-        if guess is not None and fits(plain(guess), kind) and plain(guess) != value:
+        if guess is not None and fits(plain(guess), kind) and repr(plain(guess)) != repr(value):
             return f"; did you mean {guess}?"
     names = [one for one in get_args(kind) if isinstance(one, str)]
     return did_you_mean(text, names) if get_origin(kind) is Literal else ""

@@ -183,9 +183,9 @@ def _set(tree: Section, keys: list[str], text: str, value: Any, origin: str, cal
         near = near_value(value, kind.type)
         raise ConfigError(f"{origin}: expected {described(kind.type)}, got {text}{near}")
     if keys[0] == "run" and len(keys) > 1 and kind.type is not ANYTHING:
-        fault = fault_of_value(_run_type(keys[:-1]), keys[-1], value, ".".join(keys))
-        if fault is not None:
-            raise ConfigError(f"{origin}: {fault}")
+        wrong = fault_of_value(_run_type(keys[:-1]), keys[-1], value, ".".join(keys))
+        if wrong is not None:
+            raise ConfigError(f"{origin}: {wrong}")
     paths.put(owner, keys[-1], copied(value), origin)
 
 
@@ -243,4 +243,4 @@ def _field_kind(keys: list[str]) -> Kind:
     if keys[-1] not in hints:
         return Kind(ANYTHING, False, did_you_mean(keys[-1], [one.name for one in fields(kind)]))
     hint = hints[keys[-1]]
-    return Kind(ANYTHING if is_dataclass(hint) else hint, True)
+    return Kind(dict if is_dataclass(hint) else hint, True)

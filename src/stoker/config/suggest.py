@@ -43,12 +43,16 @@ class Suggestions:
             similar: accept places that are only spelled like the name.
         """
         name = name.rpartition(".")[2].lower().replace("-", "_")
-        found = dict.fromkeys(self._similar(name) if similar else self._places(name))
+        found = list(dict.fromkeys(self._similar(name) if similar else self._places(name)))
         for place in found:
             for value in _values(name, text):
                 if (works := self._corrected(place, value)) is not None:
                     return f"; use '{place}={works}'"
-        return f"; use '{next(iter(found))}'" if found else ""
+        if not found:
+            return ""
+        reason = (self._fault(f"{found[0]}={text or ''}") or "").partition("': ")[2]
+        wrong = f" ({reason})" if text and ("expected" in reason or "must be" in reason) else ""
+        return f"; use '{found[0]}'{wrong}"
 
     def _corrected(self, place: str, value: str) -> str | None:
         """Return the value, or the one that its error suggests, if it works at a place."""

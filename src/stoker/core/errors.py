@@ -15,6 +15,7 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from opcode import opmap
 from pathlib import Path
 
 
@@ -56,6 +57,28 @@ class Preempted(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(143)
+
+
+def is_sentence(error: BaseException) -> bool:
+    """Return whether Stoker raised an error itself, with a message written for users.
+
+    An error of another package, or one that Python raised because of a bug, needs its traceback.
+    """
+    if isinstance(error, StokerError) or hasattr(error, "exit_code"):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code
+    in_stoker = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "stoker"
+    return in_stoker and code.co_code[trace.tb_lasti] == opmap["RAISE_VARARGS"]
+
+
+def sentence(error: BaseException) -> str:
+    """Return the message of an error with its notes, in one line."""
+    return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -37,8 +37,8 @@ class Every:
                 f"Every takes a number and a unit, got {self.count!r}: parse a text with "
                 f"Every.of({self.count!r})"
             )
-        whole = self.unit == "min" or float(self.count).is_integer()
-        if not (0 < self.count < math.inf and whole):
+        valid = self.unit == "min" or float(self.count).is_integer()
+        if not (0 < self.count < math.inf and valid):
             kind = "a positive number" if self.unit == "min" else "a positive integer"
             raise ValueError(f"Every takes {kind}, got '{self.count:g}{self.unit}'")
 

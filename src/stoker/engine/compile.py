@@ -23,15 +23,7 @@ def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> No
     """Raise an error if the model cannot be compiled on this machine."""
     if not how:
         return
-    backend = backend_of(how)
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        usual = ", ".join(torch.compiler.list_backends())
-        raise ValueError(
-            f"compile is {how!r}, which is not a torch.compile backend"
-            f"{did_you_mean(backend, [*known, _BLOCKS])} (backends: {usual}; or use True, or "
-            "'blocks' to compile only the repeated blocks of a model)"
-        )
+    backend = check_backend(how)
     if _is_regional(how) and not repeated_blocks(model):
         raise ValueError(
             f"compile is {how!r}, but {type(model).__name__} has no list with two blocks of one "
@@ -40,6 +32,22 @@ def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> No
     if backend == "inductor" and device.type == "cpu":
         _check_toolchain()
     log_recompilations()
+
+
+def check_backend(how: bool | str) -> str:
+    """Return the torch.compile backend, or raise an error if torch does not have it."""
+    backend = backend_of(how)
+    if not isinstance(how, str):
+        return backend
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        usual = ", ".join(torch.compiler.list_backends())
+        raise ValueError(
+            f"compile is {how!r}, which is not a torch.compile backend"
+            f"{did_you_mean(backend, [*known, _BLOCKS])} (backends: {usual}; or use True, or "
+            "'blocks' to compile only the repeated blocks of a model)"
+        )
+    return backend
 
 
 def _check_toolchain() -> None:

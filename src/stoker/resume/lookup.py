@@ -56,6 +56,13 @@ def sharding_template(engine: Engine) -> ShardingTemplate:
     return template
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("latest", "last", "newest", "true", "yes", "on", "1"), "auto"),
+    **dict.fromkeys(("false", "no", "off", "none", "null", "0"), "never"),
+    **dict.fromkeys(("force", "always", "required"), "must"),
+}
+
+
 def find_checkpoint(resume: str | Path, checkpoints: Checkpoints | None) -> Path | None:
     """Return the newest valid checkpoint to resume from, None to start from scratch.
 
@@ -89,7 +96,7 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
     for folder in (path, path / files.CHECKPOINTS):
         if found := _newest_first(Checkpoints(folder)):
             return found
-    near = did_you_mean(str(resume), RESUME_MODES)
+    near = did_you_mean(_OTHER_NAMES.get(str(resume).lower(), str(resume)), RESUME_MODES)
     raise CheckpointError(
         f"there is no complete checkpoint '{resume}'{near} (resume takes auto, must, never or a "
         "path)"

@@ -11,7 +11,7 @@ from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.format.state_tree import Json
 from stoker.cli.ckpt.contents import Contents, read_verified
 from stoker.cli.ckpt.find import find_one
-from stoker.cli.ckpt.weights_file import check_output, save_pt, save_safetensors
+from stoker.cli.ckpt.weights_file import checked_output, save_pt, save_safetensors
 from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
@@ -53,8 +53,7 @@ _SUFFIXES = (".safetensors", ".pt", ".onnx")
 
 def export(options: argparse.Namespace) -> int:
     """Write the weights, or their average with ``--ema``."""
-    output = local_path(options.output, "--output")
-    check_output(output, _SUFFIXES)
+    output = checked_output(options.output, _SUFFIXES)
     _check_config(options, output)
     contents = read_verified(find_one(local_path(options.path)))
     weights = _mapping(contents, contents.values["model"])

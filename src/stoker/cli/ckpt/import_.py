@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.checkpoint.format.names import MANIFEST
-from stoker.cli.ckpt.weights_file import check_output, save_safetensors
+from stoker.cli.ckpt.weights_file import checked_output, save_safetensors
 from stoker.cli.common import OK
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
@@ -61,8 +61,7 @@ _PREFIXES = ("model.", "module.", "_orig_mod.")
 def import_(options: argparse.Namespace) -> int:
     """Read weights, strip common prefixes from their names, and write them."""
     source = local_path(options.file)
-    output = local_path(options.output, "--output")
-    check_output(output, (".safetensors",))
+    output = checked_output(options.output, (".safetensors",))
     if not source.exists():
         raise ConfigError(f"there is no '{source}'")
     found = _from_folder(source, options.trust) if source.is_dir() else None

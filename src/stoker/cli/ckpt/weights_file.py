@@ -9,18 +9,17 @@ from torch import Tensor
 
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.tensor_file import DTYPES
+from stoker.cli.common import output_path
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import atomic_file
 
 
-def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
-    """Reject an output path that cannot be written, before any work is done."""
-    if path.suffix not in suffixes:
-        raise ConfigError(f"--output must end in {' or '.join(suffixes)}, got '{path}'")
-    if path.is_dir():
-        raise ConfigError(f"'{path}' is a folder, expected a file to write")
+def checked_output(text: str, suffixes: tuple[str, ...]) -> Path:
+    """Return the output path; reject one that cannot be written, before any work is done."""
+    path = output_path(text, "--output", suffixes)
     if (path.parent / MANIFEST).exists():
         raise ConfigError(f"'{path}' would modify the checkpoint '{path.parent}'")
+    return path
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

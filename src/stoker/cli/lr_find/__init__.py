@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import FAILED, OK, add_config, frozen_imports
+from stoker.cli.common import FAILED, OK, add_config, frozen_imports, output_path
 from stoker.cli.plot import chart
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import atomic_file, local_path
+from stoker.storage import atomic_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,19 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Sweep, print and plot."""
-    if not 0 < options.low < options.high:
+    if not 0 < options.low < options.high < math.inf:
         raise ConfigError(
             "--from must be positive and smaller than --to, "
             f"got --from {options.low:g} --to {options.high:g}"
         )
     if options.steps < 3:
         raise ConfigError(f"--steps must be at least 3, got {options.steps}")
-    output = local_path(options.output, "--output")
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--output must end in .png, .svg or .pdf, got '{options.output}'")
+    output = output_path(options.output, "--output", (".png", ".svg", ".pdf"))
     with frozen_imports():
         from stoker.cli.jobs import job_from
         from stoker.cli.lr_find.sweep import lr_find
+    options.overrides.append("run.resume=auto")  # the sweep resumes nothing
     job = job_from(options)
     found = lr_find(
         job.trainer, job.train_loader, low=options.low, high=options.high, steps=options.steps

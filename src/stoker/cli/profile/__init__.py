@@ -6,7 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stoker.cli import launching
-from stoker.cli.common import FAILED, INTERRUPTED, OK, add_config, frozen_imports
+from stoker.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    add_config,
+    frozen_imports,
+    output_path,
+)
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 
@@ -39,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     for name, least in (("steps", 1), ("warmup", 0)):
         if (count := getattr(options, name)) < least:
             raise ConfigError(f"--{name} must be at least {least}, got {count}")
+    for name in ("trace", "json"):
+        if (file := getattr(options, name)) is not None:
+            output_path(file, f"--{name}")
     if options.folder is None:
         with TemporaryDirectory(prefix="stoker-profile-", ignore_cleanup_errors=True) as folder:
             options.folder = folder
