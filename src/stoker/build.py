@@ -13,7 +13,7 @@ from stoker.config import Builder, Config, ConfigError, Lazy, RunConfig
 from stoker.config.check import parameters, positional_names
 from stoker.config.run_section import batch_sizes, filled, read
 from stoker.core import dist
-from stoker.core.errors import StokerError, did_you_mean, is_sentence, sentence
+from stoker.core.errors import CheckpointError, StokerError, did_you_mean, is_sentence, sentence
 from stoker.core.seed import seed_all
 from stoker.data import BatchFeeder, DataShard
 from stoker.engine import Engine
@@ -144,7 +144,7 @@ def _build(config: Config, training: bool) -> Job:
             try:
                 check()
             except ValueError as error:
-                faults.append(f"{name}{error}")
+                faults.append(f"{name}{error}".replace(" mode=", " run.checkpoint.mode="))
     if faults:
         raise ConfigError(*faults)
     folder = _run_folder(config, run) if training else None
@@ -264,7 +264,10 @@ def _check_folder(folder: RunFolder, resume: str) -> None:
         return
     places = [folder.path] if resume == "must" else [path := local_path(resume), path.parent]
     if not any(has_checkpoints(place) or Checkpoints(place).list() for place in places):
-        find_checkpoint(resume, Checkpoints(folder.path / files.CHECKPOINTS))
+        try:
+            find_checkpoint(resume, Checkpoints(folder.path / files.CHECKPOINTS))
+        except CheckpointError as error:
+            raise ConfigError(f"run.resume: {error}") from error
 
 
 def layout_of(run: RunConfig) -> Layout:
@@ -273,7 +276,12 @@ def layout_of(run: RunConfig) -> Layout:
     Raises:
         ValueError: its fields contradict each other.
     """
-    return Layout(**{one.name: getattr(run.parallel, one.name) for one in fields(Layout)})
+    values = {one.name: getattr(run.parallel, one.name) for one in fields(Layout)}
+    try:
+        return Layout(**values)
+    except ValueError as error:
+        names_field = str(error).partition(" ")[0] in values
+        raise ValueError(f"run.parallel{'.' if names_field else ': '}{error}") from error
 
 
 def _set_up_torch(run: RunConfig) -> None:

@@ -121,7 +121,8 @@ class Config:
 
     def suggestions(self) -> Suggestions:
         """Return what finds the override that a user meant with an unknown key."""
-        return Suggestions(self.tree, self.callee, self._fault_of)
+        with self.importable():
+            return Suggestions(self.tree, self.callee, self._fault_of)
 
     def _instead_of(self, error: UnknownKeyError) -> str:
         find = self.suggestions().instead_of
