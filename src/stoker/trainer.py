@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from stoker import hooks as stock
 from stoker.core import dist
-from stoker.core.errors import Preempted
+from stoker.core.errors import Preempted, check_number
 from stoker.core.every import Every
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, seed_shard
 from stoker.core.tree import concatenate, map_tensors
 from stoker.core.types import Batch, Output
 from stoker.data import BatchFeeder, DataShard
-from stoker.data.feeder import LastWindow, Loaders, count_of, take, val_feeders_of
+from stoker.data.feeder import LastWindow, Loaders, check_window, count_of, take, val_feeders_of
 from stoker.engine import Engine, Schedule, schedule_for
 from stoker.engine.checks import check_trainable
 from stoker.events import History
@@ -89,7 +90,11 @@ class Trainer:
         self.step = resolve_step(step, schedule or schedule_for(engine.layout))
         self.accumulate, self.last_window = accumulate, last_window
         self.seed, self.params = seed, params
-        if not grace > 0:
+        check_window(accumulate, last_window)
+        if seed is not None:
+            check_number("seed", seed, integer=True)
+        check_number("grace", grace)
+        if not 0 < grace < inf:
             raise ValueError(f"grace must be a positive number of seconds, got {grace!r}")
         self.grace = grace
         self._folder = RunFolder.of(run_dir)
@@ -144,6 +149,8 @@ class Trainer:
             train_loader = take(train_loader, overfit_batches)
             val_loader = train_loader if val_loader is not None else None
         if fast_dev_run:
+            if not isinstance(fast_dev_run, int):
+                raise TypeError(f"fast_dev_run is {fast_dev_run!r}, expected True or a number")
             limit_train_batches = limit_val_batches = int(fast_dev_run)
             epochs, max_steps = self.run.epoch + 1, None
         self._dev_run = bool(fast_dev_run)
@@ -255,6 +262,8 @@ class Trainer:
 
         Weights, random numbers and the modes of modules do not change.
         """
+        if loader is None:
+            raise TypeError("loader is None, expected a DataLoader or another iterable of batches")
         feeders = val_feeders_of(loader, limit_batches, self.engine.data_shard)
         self.run.val_names = tuple(feeders)
         with self._running("evaluate") as hooks:

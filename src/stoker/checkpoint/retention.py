@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stoker.checkpoint.format.manifest import metrics_in
+from stoker.core.errors import check_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class Retention:
     best: Best | None
 
     def __post_init__(self) -> None:
+        for name, number in (("keep", self.keep), ("keep_every", self.keep_every)):
+            if number is not None:
+                check_number(name, number, integer=True)
         if self.keep is not None and self.keep < 1:
             raise ValueError(f"keep must be at least 1, or None for all, got {self.keep}")
         if self.keep_every is not None and self.keep_every < 1:

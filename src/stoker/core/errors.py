@@ -81,6 +81,14 @@ def sentence(error: BaseException) -> str:
     return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
+def check_number(name: str, value: object, *, integer: bool = False) -> None:
+    """Raise a `TypeError` if an argument is no number, or no integer where one is needed."""
+    found = type(value)
+    if issubclass(found, bool) or not hasattr(found, "__index__" if integer else "__float__"):
+        kind = "an integer" if integer else "a number"
+        raise TypeError(f"{name} must be {kind}, got {value!r}")
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return the end of an error message: the nearest spelling, or an empty string.
 

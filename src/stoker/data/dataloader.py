@@ -33,7 +33,8 @@ def length_of(loader: Any) -> int | None:
 
 def limited(length: int | None, limit: int | float, name: str) -> int:
     """Return the number of batches that ``limit``, an int or a fraction, leaves of ``length``."""
-    if isinstance(limit, bool) or limit <= 0 or (isinstance(limit, float) and limit > 1):
+    is_number = hasattr(limit, "__float__") and not isinstance(limit, bool)
+    if not is_number or not limit > 0 or (isinstance(limit, float) and limit > 1):
         raise ValueError(
             f"the limit on {name} must be an integer number of batches from 1, or a fraction up to "
             f"1.0, got {limit}"

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from stoker.core.types import Batch
 from stoker.data.dataloader import (
@@ -79,10 +80,7 @@ class BatchFeeder:
         shard: DataShard = _SINGLE,
     ) -> None:
         _check_iterable(loader, name)
-        if type(accumulate) is not int or accumulate < 1:
-            raise ValueError(f"accumulate must be an integer from 1, got {accumulate!r}")
-        if last_window not in ("flush", "drop"):
-            raise ValueError(f"last_window must be 'flush' or 'drop', got {last_window!r}")
+        check_window(accumulate, last_window)
         self.loader = loader
         self.accumulate = accumulate
         self.last_window = last_window
@@ -331,12 +329,25 @@ def val_feeders_of(
         if not loader:
             raise ValueError("val_loader is an empty mapping: expected loaders by name, or None")
         named: dict[str, Iterable[Batch]] = {f"val/{name}": one for name, one in loader.items()}
+    elif isinstance(loader, list | tuple) and loader and isinstance(loader[0], DataLoader):
+        raise TypeError(
+            f"val_loader is a {type(loader).__name__} of loaders, expected loaders by name, such "
+            "as {'clean': loader, 'noisy': loader}"
+        )
     else:
         named = {"val": loader}
     return {
         name: BatchFeeder(one, limit=limit, name=f"{name} loader", shard=shard)
         for name, one in named.items()
     }
+
+
+def check_window(accumulate: int, last_window: LastWindow) -> None:
+    """Check how batches are grouped into steps."""
+    if type(accumulate) is not int or accumulate < 1:
+        raise ValueError(f"accumulate must be an integer from 1, got {accumulate!r}")
+    if last_window not in ("flush", "drop"):
+        raise ValueError(f"last_window must be 'flush' or 'drop', got {last_window!r}")
 
 
 def count_of(name: str, value: Any) -> int | None:
@@ -359,7 +370,7 @@ def _check_iterable(loader: Any, name: str) -> None:
             f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or another "
             "iterable of batches (to predict a single batch, pass a tensor)"
         )
-    if not isinstance(loader, Iterable):
+    if not isinstance(loader, Iterable) or isinstance(loader, str | bytes | Mapping):
         raise TypeError(
             f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable of "
             "batches"

@@ -10,7 +10,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stoker.core import dist
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import check_number, did_you_mean
 from stoker.core.log import get_logger
 from stoker.engine.fused import suggest_fused
 
@@ -29,7 +29,12 @@ _VISIBLE = (
 
 
 def check_arguments(
-    model: Any, criterion: Any, lr_step: str, clip_norm: float | None, clip_value: float | None
+    model: Any,
+    criterion: Any,
+    lr_step: str,
+    clip_norm: float | None,
+    clip_value: float | None,
+    layout: Any = None,
 ) -> None:
     """Check that the model is a module, the criterion is callable and limits are not negative."""
     if not isinstance(model, nn.Module):
@@ -44,10 +49,14 @@ def check_arguments(
             f"criterion is {_describe(criterion)}, expected a loss function such as "
             "nn.CrossEntropyLoss()"
         )
+    if layout is not None and not hasattr(layout, "filled"):
+        raise TypeError(f"layout is {layout!r}, expected a Layout such as Layout(replicate=-1)")
     if lr_step not in ("step", "epoch"):
         raise ValueError(f"lr_step must be 'step' or 'epoch', got {lr_step!r}")
     for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-        if limit is not None and limit < 0:
+        if limit is not None:
+            check_number(name, limit)
+        if limit is not None and not limit >= 0:
             raise ValueError(f"{name} must be positive, or 0 or None for no limit, got {limit}")
 
 
@@ -91,10 +100,11 @@ def select_device(device: torch.device) -> None:
 def _parse_device(device: str | torch.device) -> torch.device:
     try:
         return torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
+        near = "; did you mean 'auto'?" if device in ("gpu", "tpu", None) else ""
         raise ValueError(
             f"device {device!r} is unknown: expected one of {', '.join(_DEVICES)}, "
-            "with an index like 'cuda:2' if there are several"
+            f"with an index like 'cuda:2' if there are several{near}"
         ) from error
 
 

@@ -36,8 +36,10 @@ def check_compile(how: bool | str, model: nn.Module, device: torch.device) -> No
 
 def check_backend(how: bool | str) -> str:
     """Return the torch.compile backend, or raise an error if torch does not have it."""
+    if not isinstance(how, bool | str):
+        raise TypeError(f"compile is {how!r}, expected True, False or the name of a backend")
     backend = backend_of(how)
-    if not isinstance(how, str):
+    if isinstance(how, bool):
         return backend
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:

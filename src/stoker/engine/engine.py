@@ -73,7 +73,7 @@ class Engine:
         layout: Layout | None = None,
         compile: bool | str = False,
     ) -> None:
-        check_arguments(model, criterion, lr_step, clip_norm, clip_value)
+        check_arguments(model, criterion, lr_step, clip_norm, clip_value, layout)
         self.device = resolve_device(device)
         select_device(self.device)
         check_compile(compile, model, self.device)

@@ -7,6 +7,7 @@ from typing import Any
 
 from stoker.checkpoint import Best, Checkpoints
 from stoker.core import dist
+from stoker.core.errors import check_number
 from stoker.core.every import Every
 from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.monitor import Mode, Monitor
@@ -60,6 +61,7 @@ class Checkpoint(Periodic):
         folder: str | Path | None = None,
         optional: bool = False,
     ) -> None:
+        check_number("max_overhead", max_overhead)
         if not 0 < max_overhead < 1:
             raise ValueError(f"max_overhead must be between 0 and 1, got {max_overhead}")
         super().__init__(None if every == "auto" else every)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from stoker.core.errors import check_number
 from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
@@ -31,6 +32,7 @@ class EarlyStopping(ResultHook):
         baseline: float | None = None,
         check_finite: bool = True,
     ) -> None:
+        check_number("patience", patience, integer=True)
         if patience < 1:
             raise ValueError(f"patience must be at least 1, got {patience}")
         super().__init__(Monitor(monitor, mode, min_delta))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stoker.core.errors import check_number
 from stoker.core.tree import local_part
 from stoker.engine import unwrap
 from stoker.hooks.base.hook import Hook
@@ -32,6 +33,7 @@ class EMA(Hook):
     def __init__(
         self, decay: float = 0.999, *, validate: bool = True, use_at_end: bool = False
     ) -> None:
+        check_number("decay", decay)
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and less than 1, got {decay}")
         self.decay = decay

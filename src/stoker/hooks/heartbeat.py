@@ -21,6 +21,7 @@ from stoker.core.beats import (
     next_number,
     process_stat,
 )
+from stoker.core.errors import check_number
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
 from stoker.run import Run
@@ -59,6 +60,8 @@ class Heartbeat(Hook):
     same_on_all_ranks = True
 
     def __init__(self, after: float | None = 300.0) -> None:
+        if after is not None:
+            check_number("after", after)
         if after is not None and not after > 0:
             raise ValueError(f"after must be a positive number of seconds, got {after}")
         self.after = after

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from stoker.core.errors import check_number
 from stoker.core.log import get_logger
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
@@ -28,6 +29,8 @@ class Profiler(Hook):
     writes = True
 
     def __init__(self, start: int = 10, steps: int = 5, path: str | Path | None = None) -> None:
+        check_number("start", start, integer=True)
+        check_number("steps", steps, integer=True)
         if start < 0 or steps < 1:
             raise ValueError(
                 f"start must be at least 0 and steps at least 1, got start={start}, steps={steps}"

@@ -26,6 +26,15 @@ _COMBINATIONS = (
 )
 
 
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "blocks": ((str, type(None)), "a pattern of module names"),
+    "plan": ((str, Mapping), "'auto' or operations by layer"),
+    **dict.fromkeys(("sequence", "split"), ((Sequence, type(None)), "a list of module names")),
+    **dict.fromkeys(("reshard", "offload", "unused"), ((bool,), "True or False")),
+}
+"""The types of options, and how a message describes them."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """The number of ways in which a job is split; their product is the number of processes.
@@ -142,7 +151,10 @@ class Layout:
         return " × ".join(shown) or "of one process"
 
     def _check_options(self) -> None:
-        """Reject options that the layout does not use."""
+        """Reject options of the wrong type, and those that the layout does not use."""
+        for name, (kinds, expected) in _TYPES.items():
+            if not isinstance(getattr(self, name), kinds):
+                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}")
         if self.dtype not in (None, "bf16", "fp16", "fp32"):
             raise ValueError(f"dtype must be 'bf16', 'fp16' or 'fp32', got {self.dtype!r}")
         for name in ("virtual", "microbatches"):

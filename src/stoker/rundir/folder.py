@@ -39,6 +39,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self._base = local_path(path, "run_dir")
+        if path == "":
+            raise ValueError("run_dir is empty, expected a folder; pass None to write nothing")
         self._chosen: Path | None = None
         self._settled = False
         if self._base.is_file():
@@ -47,7 +49,7 @@ class RunFolder:
     @classmethod
     def of(cls, run_dir: "str | Path | RunFolder | None") -> "RunFolder | None":
         """Return the folder for the ``run_dir`` of a trainer, None for None."""
-        return cls(run_dir) if isinstance(run_dir, str | Path) else run_dir
+        return run_dir if run_dir is None or isinstance(run_dir, cls) else cls(run_dir)
 
     def choose(self, resume: str | Path = "auto", identity: Identity | None = None) -> None:
         """Choose the folder, the same on all processes, without creating it.

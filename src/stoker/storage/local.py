@@ -308,6 +308,8 @@ def local_path(value: str | Path, what: str = "path") -> Path:
     Raises:
         UnsupportedURLError: it is a URL of something other than a local file.
     """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{what} is {value!r}, expected a path")
     text = os.fspath(value)
     match = _URL.match(text)
     if match is None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import check_number, did_you_mean
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.run import Run
 
@@ -37,6 +37,9 @@ class Monitor:
     def __init__(self, name: str, mode: Mode | None = None, min_delta: float = 0.0) -> None:
         if mode not in ("min", "max", None):
             raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
+        if not isinstance(name, str):
+            raise TypeError(f"monitor is {name!r}, expected the name of a result: 'val/loss'")
+        check_number("min_delta", min_delta)
         if min_delta < 0:
             raise ValueError(f"min_delta must not be negative, got {min_delta}")
         self.name = name
