@@ -49,7 +49,7 @@ class RunFolder:
     @classmethod
     def of(cls, run_dir: "str | Path | RunFolder | None") -> "RunFolder | None":
         """Return the folder for the ``run_dir`` of a trainer, None for None."""
-        return run_dir if run_dir is None or isinstance(run_dir, cls) else cls(run_dir)
+        return run_dir if isinstance(run_dir, RunFolder | None) else cls(run_dir)
 
     def choose(self, resume: str | Path = "auto", identity: Identity | None = None) -> None:
         """Choose the folder, the same on all processes, without creating it.
