@@ -518,7 +518,7 @@ def test_ema_without_an_average_is_refused(stoker, tmp_path):
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["-o", "w.h5"], "must end in .safetensors or .pt or .onnx"),
+        (["-o", "w.h5"], "must end in .safetensors, .pt or .onnx"),
         (["-o", "w.onnx"], ".onnx needs --config CFG"),
         (["-o", "w.pt", "--config", "cfg.yaml"], "--config applies only to .onnx"),
         (["-o", "w.pt", "--allow", "x"], "--allow needs --config"),

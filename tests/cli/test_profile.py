@@ -84,7 +84,7 @@ def test_numbers_and_trace_go_to_the_paths_given(stoker, folder):
     ("argv", "words"),
     [
         (["cgf.yaml"], "did you mean 'cfg.yaml'?"),
-        (["cfg.yaml", "modle.width=3"], "did you mean 'model'"),
+        (["cfg.yaml", "modle.width=3"], "use 'model."),
         (["cfg.yaml", "model.widht=3"], "did you mean 'width'?"),
         (["cfg.yaml", "--steps", "0"], "--steps must be at least 1, got 0"),
         (["cfg.yaml", "--warmup", "-1"], "--warmup must be at least 0, got -1"),
