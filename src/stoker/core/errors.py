@@ -6,6 +6,7 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
     ├── NonFiniteError      a loss or gradient is NaN or infinite
     ├── CheckpointError     a checkpoint cannot be written or read
     │   └── CheckpointMismatchError   it belongs to another model or run
+    ├── WriteError          a file of a run cannot be written
     ├── UnsupportedURLError a URL was passed where only a local path is supported
     └── RankFailed          a rank of a launched job failed
 
@@ -33,6 +34,24 @@ class CheckpointError(StokerError):
 
 class CheckpointMismatchError(CheckpointError):
     """A checkpoint can be read, but belongs to another model or run."""
+
+
+class WriteError(StokerError, OSError):
+    """A file of a run cannot be written, for example because the disk is full.
+
+    Args:
+        message: the file, the reason, and what to do.
+        error: what the system reported.
+    """
+
+    def __init__(self, message: str, error: OSError) -> None:
+        super().__init__(message)
+        self.message = message
+        self.errno, self.strerror = error.errno, error.strerror
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return self.message
 
 
 class UnsupportedURLError(StokerError, ValueError):

@@ -92,27 +92,24 @@ class LogFile(logging.Handler):
         self._ready = ready
         self._path: Path | None = None
         self._waiting: list[str] = []
+        self._failed = False
 
     def open(self) -> None:
         """Write the records kept so far; from now on records are written at once."""
         if self._path is None:
             self._path = self._folder / files.log_file(dist.rank())
-            self._folder.mkdir(parents=True, exist_ok=True)
             self._write("".join(self._waiting))
             self._waiting.clear()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, or keep it until the file is open."""
         line = self.format(record) + "\n"
-        try:
-            if self._path is None and self._ready():
-                self.open()
-            if self._path is None:
-                self._waiting.append(line)
-            else:
-                self._write(line)
-        except OSError:  # a log that cannot be written must not end the run
-            self.handleError(record)
+        if self._path is None and self._ready():
+            self.open()
+        if self._path is None:
+            self._waiting.append(line)
+        else:
+            self._write(line)
 
     def write(self, level: int, message: str, error: BaseException | None = None) -> None:
         """Write a line to this file only."""
@@ -120,9 +117,21 @@ class LogFile(logging.Handler):
         self.emit(logging.LogRecord("stoker", level, "", 0, message, None, info))
 
     def _write(self, text: str) -> None:
+        """Append to the file; if that fails, warn once, because a log must not end the run."""
         assert self._path is not None
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        if self._failed:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            self._failed = True
+            print(
+                f"warning: '{self._path}' cannot be written: {error.strerror}; the log is not "
+                "recorded",
+                file=sys.stderr,
+            )
 
 
 def get_logger(name: str = "stoker") -> RankLogger:

@@ -279,8 +279,11 @@ class Engine:
         tied = {name: weights[other] for name, other in self.stages.ties() if other in weights}
         return tied | {name: weight for name, weight in weights.items() if name in names}
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return the unsharded weights by name, on the CPU. All processes must call it."""
+    def weights(self) -> dict[str, Any]:
+        """Return the unsharded weights by name, on the CPU. All processes must call it.
+
+        Extra state of modules, from `get_extra_state`, is included.
+        """
         return self.parallel_model.full_weights(unwrap(self.model).state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

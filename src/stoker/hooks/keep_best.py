@@ -1,5 +1,6 @@
 """`KeepBest`: end training with the best weights."""
 
+from copy import deepcopy
 from typing import Any
 
 from torch import Tensor
@@ -24,16 +25,14 @@ class KeepBest(ResultHook):
     def __init__(self, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
         super().__init__(Monitor(monitor, mode))
         self.step: int | None = None
-        self._weights: dict[str, Tensor] = {}
+        self._weights: dict[str, Any] = {}
 
     def on_result(self, run: Run, value: float) -> None:
         """Keep a copy of the weights if the result is the best so far."""
         if self.monitor.improves(value):
             self.step = run.step
             weights = unwrap(run.engine.model).state_dict()
-            self._weights = {
-                name: weight.detach().cpu().clone() for name, weight in weights.items()
-            }
+            self._weights = {name: _copy(weight) for name, weight in weights.items()}
 
     def after_train(self, run: Run) -> None:
         """Load the best weights into the model."""
@@ -53,3 +52,8 @@ class KeepBest(ResultHook):
         self.monitor.load_state_dict(state["monitor"])
         self.step = state["step"]
         self._weights = dict(state["weights"])
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a weight on the CPU, or of the extra state of a module."""
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else deepcopy(value)

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from torch import Tensor
-
+from stoker.checkpoint.format.weights_file import extra_state, write_weights
 from stoker.core import dist
 from stoker.core.every import Every
+from stoker.engine import unwrap
 from stoker.hooks.base.hook import Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
 from stoker.rundir import files
-from stoker.storage import atomic_file, local_path
+from stoker.storage import atomic_file, explain_write_errors, local_path
 
 
 class SaveWeights(Periodic):
@@ -49,7 +49,9 @@ class SaveWeights(Periodic):
                 f"SaveWeights needs the path of a file, but '{self.path}' is a folder: "
                 "add a file name such as model.safetensors"
             )
-        if self.path is None and run.dir is None and not self.optional:
+        if self.path is not None or run.dir is not None:
+            extra_state(unwrap(run.engine.model).state_dict())  # raises if it cannot be saved
+        elif not self.optional:
             raise ValueError(
                 "SaveWeights has nowhere to write: pass run_dir to the Trainer or path to the hook"
             )
@@ -66,12 +68,6 @@ class SaveWeights(Periodic):
             return
         weights = run.engine.weights()
         if dist.is_main():
-            _write(path, weights, run.step)
+            with explain_write_errors(path), atomic_file(path) as temporary:
+                write_weights(temporary, weights, run.step)
         dist.barrier()  # other ranks may read the file next
-
-
-def _write(path: Path, weights: dict[str, Tensor], step: int) -> None:
-    from safetensors.torch import save_file
-
-    with atomic_file(path) as temporary:
-        save_file(weights, str(temporary), metadata={"step": str(step)})

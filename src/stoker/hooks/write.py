@@ -1,11 +1,14 @@
 """`Write` and `LogFile`: pass events and log records of a run to writers and a file."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from stoker.core import dist
+from stoker.core.errors import WriteError
 from stoker.core.every import Every
 from stoker.core.log import LogFile as LogFileHandler
 from stoker.core.timers import Pace
@@ -14,6 +17,7 @@ from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.run import Run
+from stoker.storage import explain_write_errors
 
 
 class Write(Periodic):
@@ -54,11 +58,12 @@ class Write(Periodic):
         self._pace = Pace(0)
         self._started_at = 0
         self._dir: Path | None = None
+        self._failed = False
         self._cut_at: dict[Writer, tuple[int, int]] = {}  # length and step to return to
 
     def before_run(self, run: Run) -> None:
         """Check that every writer has somewhere to write."""
-        self._dir = run.dir
+        self._dir, self._failed = run.dir, False
         for writer in self.writers:
             if self._lacks_path(writer) and not self.optional:
                 kind = type(writer).__name__
@@ -98,13 +103,27 @@ class Write(Periodic):
         rows = [row for row in rows if row.step <= run.step]  # drop a step that failed
         if not rows or not dist.is_main():
             return
+        if self._failed:
+            return
         for writer in self.writers:
             if writer not in self._open and not self._lacks_path(writer):
-                self._open_writer(writer)
+                with self._explain(writer):
+                    self._open_writer(writer)
         eta = self._pace.eta(run.step, run.total_steps) if run.task == "fit" else None
         progress = RunProgress(run.step, run.epoch, run.samples, run.total_steps, eta)
         for writer in self._open:
-            writer.write(rows, progress)
+            with self._explain(writer):
+                writer.write(rows, progress)
+
+    @contextmanager
+    def _explain(self, writer: Writer) -> Iterator[None]:
+        """Name the file that cannot be written; after that, write nothing more."""
+        try:
+            with explain_write_errors(self._path(writer) or Path(type(writer).__name__)):
+                yield
+        except WriteError:
+            self._failed = True
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Return the read position and the lengths of the files."""

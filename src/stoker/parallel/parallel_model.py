@@ -79,11 +79,17 @@ class ParallelModel:
         gradients = [p.grad for p in parameters if p.grad is not None]
         return nn.utils.get_total_norm(gradients, norm_type) if gradients else torch.zeros(())
 
-    def full_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the unsharded weights of the complete model, on the CPU, none sharing memory."""
-        found: dict[str, Tensor] = {}
+    def full_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the unsharded weights of the complete model, on the CPU, none sharing memory.
+
+        Extra state of modules that is not a tensor is returned as it is.
+        """
+        found: dict[str, Any] = {}
         seen: set[int] = set()
         for name, weight in weights.items():
+            if not isinstance(weight, Tensor):
+                found[name] = weight
+                continue
             tensor = weight.detach().cpu().contiguous()
             address = tensor.untyped_storage().data_ptr()
             found[name] = tensor.clone() if address in seen else tensor
@@ -214,7 +220,7 @@ class Distributed(ParallelModel):
         gradients = [p.grad for p in parameters if p.grad is not None and self._counts(p)]
         return grad_norm.total_norm(gradients, norm_type, groups=self._model_groups())
 
-    def full_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def full_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Return the unsharded weights of the complete model, on the CPU, none sharing memory."""
         gathered: dict[str, Any] = dict(weights)
         for name, weight in gathered.items():

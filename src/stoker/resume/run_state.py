@@ -147,6 +147,9 @@ class RunState:
         self._log_unmatched_hooks(shared["hooks"])
         restored = Restored(self, saved)
         restored.restore_hooks()
+        if saved.own is not None:
+            with preserve_rng():
+                set_random_state(saved.own["random"])  # raises now what `finish` would raise
         if saved.own is not None and "feeder" in saved.own:
             feeder.load_state_dict(saved.own["feeder"])
         if shared["run"]["limits"] == [run.max_epochs, run.max_steps]:
@@ -155,6 +158,7 @@ class RunState:
 
     def restore_trained(self, shared: Mapping[str, Any]) -> None:
         """Restore the model, what trains it, and the counters."""
+        _check_counters(shared["run"])
         _check_fits(self.run.engine, shared)
         self.run.engine.load_state_dict({"model": shared["model"], **shared["engine"]})
         for name in _COUNTERS:
@@ -258,6 +262,23 @@ def settings_of(run: Run) -> dict[str, Any]:
         "total_steps": run.total_steps if engine.lr_schedulers else None,
         "layout": str(engine.layout),
     }
+
+
+def _check_counters(saved: Mapping[str, Any]) -> None:
+    """Raise an error if the counters of a checkpoint are of another kind."""
+    counts = [saved[name] for name in ("step", "epoch", "samples")]
+    if any(type(one) not in (int, float) or not 0 <= one < 2**63 for one in counts):
+        raise ValueError(
+            f"step, epoch and samples are {str(counts)[:100]}, expected numbers from 0"
+        )
+    metrics, limits = saved["metrics"], saved["limits"]
+    numbers = metrics.values() if isinstance(metrics, dict) else [None]
+    if any(not hasattr(one, "__float__") for one in numbers) or not isinstance(limits, list):
+        raise ValueError("metrics or limits are not numbers")
+    flags = [saved[name] for name in ("ends_epoch", "owes_validation")]
+    kinds = (saved["stage"], str), (saved["ended"], str | None), (saved["validated_at"], int)
+    if not all(isinstance(value, kind) for value, kind in (*kinds, *((f, bool) for f in flags))):
+        raise ValueError("the stage of the run is of another kind")
 
 
 def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:

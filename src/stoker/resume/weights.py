@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.format.guard import cause
+from stoker.checkpoint.format.weights_file import read_weights_file
 from stoker.checkpoint.read.load import read_weights
 from stoker.core.log import get_logger
 from stoker.engine import unwrap
@@ -32,7 +34,7 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
     own = unwrap(model).state_dict()
     here = {name: tensor for name, tensor in saved.items() if not is_remote(unwrap(model), name)}
     mismatches = compare_weights(own, here)
-    fitting = {name: t for name, t in here.items() if name in own and t.shape == own[name].shape}
+    fitting = {name: t for name, t in here.items() if name in own and _fits(t, own[name], name)}
     unwrap(model).load_state_dict(
         {n: shard_like(t, own[n]) for n, t in fitting.items()}, strict=False
     )
@@ -42,26 +44,35 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
     return mismatches
 
 
-def compare_weights(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def compare_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return how saved weights differ from a model's: missing, unexpected, of another shape."""
     return {
         "missing": [name for name in own if name not in saved],
         "unexpected": [name for name in saved if name not in own],
         "of another shape": [
-            f"{name} {list(saved[name].shape)} instead of {list(own[name].shape)}"
+            f"{name} {_shape(saved[name])} instead of {_shape(own[name])}"
             for name in own
-            if name in saved and saved[name].shape != own[name].shape
+            if name in saved and not _fits(saved[name], own[name], name)
         ],
     }
 
 
-def _weights_in(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
+def _fits(saved: Any, own: Any, name: str) -> bool:
+    """Return whether two weights have the same shape; extra state of modules may be anything."""
+    if name.rpartition(".")[2] == "_extra_state":
+        return True
+    return _shape(saved) == _shape(own)
 
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if hasattr(value, "shape") else f"a {type(value).__name__}"
+
+
+def _weights_in(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return first_readable(find_candidates(path, None), read_weights) or {}
     try:
-        return load_file(path)
+        return read_weights_file(path)
     except Exception as error:
         raise CheckpointError(
             f"'{path}' is not a safetensors file ({cause(error)}): convert weights of other tools "

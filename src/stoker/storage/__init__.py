@@ -11,6 +11,7 @@ To add an object store, implement `Storage` and return it from `open_storage` fo
 from stoker.storage.local import (
     LocalStorage,
     atomic_file,
+    explain_write_errors,
     format_size,
     local_path,
     open_storage,
@@ -24,6 +25,7 @@ __all__ = [
     "LocalStorage",
     "Storage",
     "atomic_file",
+    "explain_write_errors",
     "format_size",
     "local_path",
     "open_storage",

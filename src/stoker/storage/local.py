@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import xxhash
 
-from stoker.core.errors import UnsupportedURLError
+from stoker.core.errors import UnsupportedURLError, WriteError
 from stoker.storage import crash_points
 from stoker.storage.lock import Lock
 from stoker.storage.storage import FileRecord, OnLost, Storage
@@ -214,9 +214,29 @@ def atomic_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `WriteError` that names the file and the free space."""
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        space = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            with suppress(OSError):
+                space = f" ({format_size(shutil.disk_usage(path.parent).free)} free)"
+        reason = error.strerror or str(error) or type(error).__name__
+        raise WriteError(
+            f"'{path}' cannot be written: {reason}{space}; make room for it or make it writable, "
+            "then run the same command again: a run with checkpoints resumes",
+            error,
+        ) from error
+
+
 def write_atomic(path: Path, content: str | bytes, *, durable: bool = True) -> None:
     """Write text (as UTF-8) or bytes as a complete file; see `atomic_file`."""
-    with atomic_file(path, durable=durable) as temporary:
+    with explain_write_errors(path), atomic_file(path, durable=durable) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

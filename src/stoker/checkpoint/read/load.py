@@ -94,13 +94,29 @@ def read_checkpoint(
         return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
 
 
-def read_weights(location: str | Path | Storage) -> dict[str, Tensor]:
-    """Return the unsharded tensors of the model by their own names."""
+def read_weights(location: str | Path | Storage) -> dict[str, Any]:
+    """Return the unsharded tensors of the model by their own names, and its extra state."""
     storage = open_checkpoint(location)
     with reading(f"checkpoint '{storage}'"):
         stored = StoredTensors(storage, Manifest.read(storage))
-        keys = {key for key in stored.tensors if key.startswith(MODEL)}
-        return {key.removeprefix(MODEL): tensor for key, tensor in stored.read(keys).items()}
+        values = _extra_values(json.loads(storage.read(STATE)))
+        within = tensor_names(values)
+        keys = {key for key in stored.tensors if key.startswith(MODEL) and key not in within}
+        weights = {key.removeprefix(MODEL): one for key, one in stored.read(keys).items()}
+        return weights | dict(unflatten(stored.read(within), values))
+
+
+def _extra_values(state: Any) -> dict[str, Any]:
+    """Return the values of the model in a JSON tree that are not tensors, by name."""
+    model = state.get("model") if isinstance(state, dict) else None
+    if isinstance(model, dict) and "$ordered" in model:
+        model = dict(model["$ordered"])
+    found = model.items() if isinstance(model, dict) else ()
+    return {
+        name: value
+        for name, value in found
+        if not name.startswith("$") and not (isinstance(value, dict) and "$tensor" in value)
+    }
 
 
 def read_own(location: str | Path | Storage, manifest: Manifest, rank: int) -> Any:

@@ -12,6 +12,7 @@ from stoker.build import Job
 from stoker.cli.plot import sparkline
 from stoker.core.errors import did_you_mean
 from stoker.core.every import Every
+from stoker.core.tree import tensors
 from stoker.hooks import Checkpoint, FreezeLayers, Hook, SaveWeights
 from stoker.trainer import Trainer
 
@@ -106,7 +107,7 @@ def _calendar(job: Job) -> Iterator[str]:
 def _disk_needed(job: Job) -> int:
     """Estimate the bytes of weights and checkpoints, with two optimizer values per parameter."""
     model = job.trainer.engine.model
-    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    weights = sum(t.numel() * t.element_size() for t in tensors(model.state_dict()))
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     kinds = [type(hook) for hook in job.trainer.hooks]
     kept = (job.run.checkpoint.keep or 1) + 1 + (job.run.checkpoint.best is not None)

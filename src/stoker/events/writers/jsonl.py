@@ -4,8 +4,10 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
@@ -24,12 +26,12 @@ class JsonLines(Writer):
 
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
 
     def open(self, path: Path) -> None:
         """Open the file for appending, and drop an incomplete last line."""
         _drop_incomplete_line(path)
-        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self._file = path.open("ab", buffering=0)
 
     def length(self, path: Path, until: int | None = None) -> int:
         """Return the size in bytes."""
@@ -47,12 +49,13 @@ class JsonLines(Writer):
             os.truncate(path, length)
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
-        """Append one line per row and flush."""
+        """Append one line per row; if that fails, for example on a full disk, append none."""
         assert self._file is not None
+        lines = []
         for row in rows:
             scalars = {name: _json_number(value) for name, value in row.scalars.items()}
-            self._file.write(json.dumps(self.head(row, progress) | scalars) + "\n")
-        self._file.flush()
+            lines.append(json.dumps(self.head(row, progress) | scalars) + "\n")
+        append(self._file, "".join(lines).encode())
 
     def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
         """Return the first entries of a line."""
@@ -67,13 +70,26 @@ class JsonLines(Writer):
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line in one write, after a line end if a kill left the last line incomplete."""
+    """Append a line, after a line end if a kill left the last line incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         torn = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * torn + line.encode() + b"\n")
+        append(file, b"\n" * torn + line.encode() + b"\n")
+
+
+def append(file: FileIO, data: bytes) -> None:
+    """Append all of the data to a file that is open for appending, or none of it."""
+    size = os.fstat(file.fileno()).st_size
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file.fileno(), size)
+        raise
 
 
 def read_json_lines(path: str | Path) -> list[dict[str, float]]:
@@ -92,7 +108,7 @@ def _json_number(value: float) -> float | str:
 
 
 def _drop_incomplete_line(path: Path) -> None:
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb+") as file:
         content = file.read()
