@@ -49,6 +49,20 @@ def test_a_folder_with_checkpoints_is_resumed_or_rejected_by_all(tmp_path):
         assert f"'{folder}' is in use by process" in error
 
 
+def test_ranks_without_a_shared_disk_are_told_before_training(tmp_path):
+    (first, saved), (second, also) = pool().run(2, file_tasks.without_shared_disk, tmp_path)
+    assert first == f"rank 1 failed: {second}"
+    assert second.startswith("rank 1 on ")
+    assert "does not see the folder 'run/checkpoints' of rank 0 on" in second
+    assert "on a disk that every node mounts" in second
+    assert saved == also == []
+
+
+def test_ranks_fall_back_together_if_one_cannot_read_the_newest_checkpoint(tmp_path):
+    folder = tmp_path / "checkpoints"
+    assert pool().run(2, file_tasks.damaged_on_one_rank, folder) == [(4, 8)] * 2
+
+
 @pytest.mark.row("X02", "O23")
 def test_one_process_writes_each_shared_file(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -77,7 +77,11 @@ class Checkpoints:
         with channel.fail_together():
             if channel.rank == 0:
                 self._take_lease()
-        check_shared(self._storage, channel)
+        try:
+            check_shared(self._storage, channel)
+        except BaseException:
+            self._release_lease()
+            raise
         self._owner = int(channel.all_gather(os.getpid())[0])
         self._channel, self._snapshotter = channel, Snapshotter(channel)
 

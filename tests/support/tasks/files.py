@@ -1,6 +1,7 @@
 """What processes do with files, data and terminals; each returns plain values."""
 
 import io
+import os
 import sys
 from collections import Counter
 from contextlib import contextmanager
@@ -124,6 +125,43 @@ def locked(folder: Path) -> Any:
     if c10d.get_rank() == 1:
         lease.release()
     return result
+
+
+def without_shared_disk(root: Path) -> Any:
+    """What ranks report whose relative run folder is another one on each."""
+    here = root / f"node{c10d.get_rank()}"
+    here.mkdir()
+    before = Path.cwd()
+    os.chdir(here)
+    try:
+        return starting(Path("run/checkpoints"), "auto"), sorted(
+            p.name for p in here.rglob("step-*")
+        )
+    finally:
+        os.chdir(before)
+
+
+def damaged_on_one_rank(folder: Path) -> Any:
+    """Where all ranks resume from if one of them cannot read the newest checkpoint."""
+    starting(folder, "auto")
+    c10d.barrier()
+    if c10d.get_rank() == 1:
+        real = LocalStorage.read
+
+        def read(self: Any, name: str) -> bytes:
+            if name == "rank-00001.json" and "step-00000008" in str(self):
+                raise PermissionError(13, "Permission denied", name)
+            return real(self, name)
+
+        LocalStorage.read = read  # type: ignore[method-assign]
+    try:
+        seen = Seen()
+        run = Trainer(made(), [seen, hooks.Checkpoint("4st", folder=folder)], step=by_number)
+        run.fit(DataLoader(Numbered(), batch_size=3), epochs=2)
+        return len(seen.numbers), run.run.step
+    finally:
+        if c10d.get_rank() == 1:
+            LocalStorage.read = real  # type: ignore[method-assign]
 
 
 @contextmanager
