@@ -7,7 +7,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board soak fuzz stuck clean same-python
+    bench-parallel bench-board board soak fuzz stuck reshard clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -25,6 +25,7 @@ help:
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
+	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -93,6 +94,9 @@ fuzz: .venv/installed-dev
 
 stuck: .venv/installed-dev
 	STOKER_STUCK=all .venv/bin/python -m pytest -q tests/launch/test_stuck.py $(ARGS)
+
+reshard: .venv/installed-dev
+	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -26,7 +26,7 @@ from stoker.engine.compile import check_compile, compile_blocks, compile_criteri
 from stoker.engine.describe import describe_model
 from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
-from stoker.parallel import Layout, Stages, wrap_model
+from stoker.parallel import Layout, Stages, local_weights, wrap_model
 
 LrStep: TypeAlias = Literal["step", "epoch"]
 
@@ -271,13 +271,9 @@ class Engine:
             found[name] = dict(zip(numbers, parameters, strict=True))
         return found
 
-    def local_weights(self, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the weights that this process holds: in a pipeline, those of its stages."""
-        if self.stages is None:
-            return weights
-        names = unwrap(self.model).state_dict().keys()
-        tied = {name: weights[other] for name, other in self.stages.ties() if other in weights}
-        return tied | {name: weight for name, weight in weights.items() if name in names}
+    def local_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the weights that this process holds, under all names that they have here."""
+        return local_weights(unwrap(self.model), weights)
 
     def weights(self) -> dict[str, Any]:
         """Return the unsharded weights by name, on the CPU. All processes must call it.

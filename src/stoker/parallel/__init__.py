@@ -3,14 +3,16 @@
 from stoker.parallel.layout import Layout
 from stoker.parallel.optimizers import ParameterIndex, shard_like
 from stoker.parallel.parallel_model import ParallelModel, wrap_model
-from stoker.parallel.pipeline.stages import Stages, is_remote
+from stoker.parallel.pipeline.stages import Stages
+from stoker.parallel.ties import local_weights, tied_names
 
 __all__ = [
     "Layout",
     "ParallelModel",
     "ParameterIndex",
     "Stages",
-    "is_remote",
+    "local_weights",
     "shard_like",
+    "tied_names",
     "wrap_model",
 ]

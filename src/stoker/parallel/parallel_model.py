@@ -17,6 +17,7 @@ from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import Layout
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
 from stoker.parallel.pipeline.stages import Stages, split_model
+from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
 
 
 class ParallelModel:
@@ -265,7 +266,9 @@ def wrap_model(
         return ParallelModel()
     optimizers = list(optimizers)
     before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    tied, memory = tied_names(model), find_shared_memory(model)
     made = Distributed(layout, model, device, one_optimizer=len(optimizers) == 1)
+    check_ties(model, tied, memory, str(layout))
     now = dict(model.named_parameters(remove_duplicate=False))
     replaced: dict[int, nn.Parameter | None] = {}
     for name, key in before:  # a tied parameter may remain under its second name only

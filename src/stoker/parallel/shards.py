@@ -49,7 +49,8 @@ class FSDPSync(GradientSync):
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
         for block in blocks_of(model, layout.blocks):
-            fully_shard(block, **options)
+            if not _shares_parameters(block, model):  # FSDP2 ties only what it gathers together
+                fully_shard(block, **options)
         sharded = [fully_shard(stage, **options) for stage in stages]
         self._stages = [stage for stage in sharded if isinstance(stage, FSDPModule)]
         self._enabled = True
@@ -92,6 +93,18 @@ def blocks_of(model: nn.Module, pattern: str | None) -> list[nn.Module]:
     ]
     repeated = [one for one in lists if len(one) > 1 and len({type(child) for child in one}) == 1]
     return max(repeated, key=len, default=[])
+
+
+def _shares_parameters(block: nn.Module, model: nn.Module) -> bool:
+    """Return whether the block has a parameter that a module outside of it has too."""
+    inside = set(block.modules())
+    own = set(block.parameters())
+    return any(
+        parameter in own
+        for module in model.modules()
+        if module not in inside
+        for parameter in module.parameters(recurse=False)
+    )
 
 
 def _matches(name: str, pattern: str) -> bool:

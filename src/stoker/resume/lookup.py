@@ -17,7 +17,7 @@ from stoker.core.errors import CheckpointMismatchError, did_you_mean
 from stoker.core.log import get_logger
 from stoker.core.tree import is_sharded
 from stoker.engine.engine import Engine, unwrap
-from stoker.parallel import Layout
+from stoker.parallel import Layout, local_weights, tied_names
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import local_path
@@ -34,11 +34,15 @@ def sharding_template(engine: Engine) -> ShardingTemplate:
     parameter's name, or names the parameter's state in an optimizer. This covers weights, averages
     of weights, and moments. The function returns None for a tensor that is not sharded.
     """
+    model = unwrap(engine.model)
     named: dict[str, Any] = {
         name: parameter
-        for name, parameter in unwrap(engine.model).named_parameters()
+        for name, parameter in model.named_parameters(remove_duplicate=False)
         if is_sharded(parameter)
     }
+    for names in tied_names(model):  # in a pipeline some of them belong to other processes
+        parameter = next((named[name] for name in names if name in named), None)
+        named |= dict.fromkeys(names, parameter) if parameter is not None else {}
     for key, parameters in engine.indexed_parameters().items():
         for index, parameter in parameters.items():
             if is_sharded(parameter):
@@ -184,10 +188,11 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     loaded = read_checkpoint(path, sharding_template(engine), rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
+    model = unwrap(engine.model)
     for state in loaded.shared["hooks"].values():
         for key, value in state.items():
             if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
-                state[key] = engine.local_weights(value)
+                state[key] = local_weights(model, value, all_names=False)
     own = loaded.own or {}
     loaded.shared["hooks"] |= own.get("hooks", {})
     loaded.shared |= {part: own[part] for part in ("events", "step") if part in own}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from stoker.checkpoint import CheckpointError
@@ -12,7 +13,7 @@ from stoker.checkpoint.format.weights_file import read_weights_file
 from stoker.checkpoint.read.load import read_weights
 from stoker.core.log import get_logger
 from stoker.engine import unwrap
-from stoker.parallel import is_remote, shard_like
+from stoker.parallel import local_weights, shard_like, tied_names
 from stoker.resume.lookup import find_candidates, first_readable
 from stoker.storage import local_path
 
@@ -32,7 +33,8 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
     """
     saved = _weights_in(local_path(path))
     own = unwrap(model).state_dict()
-    here = {name: tensor for name, tensor in saved.items() if not is_remote(unwrap(model), name)}
+    here = local_weights(unwrap(model), saved)
+    _warn_about_ties(path, unwrap(model), saved)
     mismatches = compare_weights(own, here)
     fitting = {name: t for name, t in here.items() if name in own and _fits(t, own[name], name)}
     unwrap(model).load_state_dict(
@@ -42,6 +44,18 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
         if names and log:
             _log.warning(f"weights of {path}, {what}: {', '.join(names)}")
     return mismatches
+
+
+def _warn_about_ties(path: str | Path, model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Warn about weights that are tied in the model and differ in the file."""
+    for names in tied_names(model):
+        first, *others = [name for name in names if name in saved] or names[:1]
+        for other in others:
+            if not torch.equal(saved[first], saved[other]):
+                _log.warning(
+                    f"weights of {path}: {first} and {other} are one parameter of this model, but "
+                    f"differ in the file; {first} is used for both"
+                )
 
 
 def compare_weights(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[str]]:

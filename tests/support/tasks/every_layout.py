@@ -26,10 +26,12 @@ def next_token(engine: Engine, window: torch.Tensor) -> Output:
     return Output(loss, scores.flatten(0, 1), targets.flatten(), weight=targets.numel())
 
 
-def engine_of(layout: Layout | None, *, dtype: torch.dtype, dropout: float, tied: bool) -> Engine:
+def engine_of(
+    layout: Layout | None, *, dtype: torch.dtype, dropout: float, tied: bool, heads: int = 2
+) -> Engine:
     seed_all(3)
     model = Transformer(
-        VOCABULARY, LENGTH, width=8, layers=4, heads=2, dropout=dropout, tied=tied
+        VOCABULARY, LENGTH, width=8, layers=4, heads=heads, dropout=dropout, tied=tied
     ).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     return Engine(

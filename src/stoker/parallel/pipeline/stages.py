@@ -1,6 +1,6 @@
 """Split a model into pipeline stages: each process keeps its parts of the model, in place."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,20 @@ from stoker.parallel.pipeline.stage_plan import plan_stages, stage_of
 
 
 class RemoteModule(nn.Module):
-    """A placeholder for a part of the model that another process holds."""
+    """A placeholder for a part of the model that another process holds.
 
-    def __init__(self, name: str, stage: int, rank: int) -> None:
+    Args:
+        name: its name in the model.
+        stage: the stage it belongs to.
+        rank: the process of the pipeline that holds it.
+        tied: the names of its parameters that are tied to one of this process, with the name here.
+    """
+
+    def __init__(
+        self, name: str, stage: int, rank: int, tied: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
+        self.tied = dict(tied or {})
         self._location = f"{name!r} is in pipeline stage {stage}, in process {rank} of the pipeline"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,15 +121,6 @@ class Stages:
             if min(names) != self.rank
         )
 
-    def ties(self) -> list[tuple[str, str]]:
-        """Return the local names of tied parameters, each with a name in another process."""
-        return [
-            (names[self.rank], other)
-            for names in self._tied
-            for rank, other in names.items()
-            if rank != self.rank
-        ]
-
     def share_tied_gradients(self) -> None:
         """Sum the gradients of tied parameters over the processes that hold them.
 
@@ -188,10 +189,12 @@ def split_model(
         for stage, parts in enumerate(plan)
         if stage % size == rank
     }
+    tied_here = _tied_to_local(model, plan, set(local))
     for stage, parts in enumerate(plan):
         if stage not in local:
             for name in parts:
-                _replace(model, name, RemoteModule(name, stage, stage % size))
+                names = {n: here for n, here in tied_here.items() if n.startswith(f"{name}.")}
+                _replace(model, name, RemoteModule(name, stage, stage % size, names))
     stages = Stages(model, local, group, tied)
     stages.broadcast_tied()
     return stages
@@ -207,6 +210,16 @@ def _tied_parameters(
         assert stage is not None
         places.setdefault(id(parameter), {}).setdefault(stage % processes, name)
     return [names for names in places.values() if len(names) > 1]
+
+
+def _tied_to_local(model: nn.Module, plan: list[list[str]], local: set[int]) -> dict[str, str]:
+    """Return the names of parameters in other stages that are tied to one of the local stages."""
+    named = [
+        (name, id(parameter), stage_of(name, plan) in local)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    ]
+    here = {key: name for name, key, is_local in reversed(named) if is_local}
+    return {name: here[key] for name, key, is_local in named if not is_local and key in here}
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
