@@ -140,7 +140,7 @@ class Run:
         self.metrics[name] = float(value)
         self.events.put_scalar(name, value, smoothing_hint=False)
 
-    def add_output(self, output: Output, size: int | None = None) -> None:
+    def add_output(self, output: Output, size: float | None = None) -> None:
         """Add the output of a micro-batch; its weight defaults to the number of samples.
 
         The output of a padding batch, which has no samples, always has weight 0.

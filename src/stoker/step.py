@@ -19,6 +19,13 @@ from stoker.engine.batch import (
     split_inputs,
     target_error,
 )
+from stoker.engine.schedule import scale_gradients
+from stoker.engine.target_weight import (
+    StepWeights,
+    has_ignored,
+    warn_about_ignored,
+    weigh_batches,
+)
 from stoker.run import Run
 
 
@@ -68,6 +75,8 @@ class Step:
     """The hook points. The trainer sets them when a task begins."""
 
     _checked = False
+    _has_ignored = False
+    _warned = False
 
     owns: ClassVar[frozenset[str]] = frozenset()
     """The names of the methods that a subclass has overridden."""
@@ -114,12 +123,24 @@ class Step:
         """
         engine = run.engine
         engine.zero_grad()
+        weights = self._weigh(run)
         forward = engine.precision.cast(self.forward)
         backward = partial(self.backward, engine) if "backward" in self.owns else engine.backward
         on_output = partial(self._on_output, run)
         self.schedule.run(
-            StepContext(engine, run.batches, run.sizes, run.expected, forward, backward, on_output)
+            StepContext(
+                engine,
+                run.batches,
+                weights.batches,
+                weights.expected,
+                forward,
+                backward,
+                on_output,
+                weights.weigh,
+            )
         )
+        if weights.total is not None and (total := weights.total()) != weights.expected:
+            scale_gradients(engine, weights.expected / total if total else 0.0)
         if engine.scaler is not None:
             engine.unscale()
         if self.points.calls["before_update"]:
@@ -134,14 +155,34 @@ class Step:
             self.adjust_lr(engine, run)
         return True
 
-    def _on_output(self, run: Run, result: Any, size: int | None = None) -> Output:
+    def val_weight(self, run: Run) -> float | None:
+        """Return the weight of the current validation batch; None if it is its samples."""
+        weigh = run.engine.target_weight
+        if weigh is None or not run.sizes[0] or self.owns & {"forward", "val_forward"}:
+            return None
+        return weigh.of(run.batches[0])
+
+    def _weigh(self, run: Run) -> StepWeights:
+        """Return the weights of the batches: their samples, or the targets that count."""
+        engine, ranks = run.engine, run.engine.parallel_model.data_ranks
+        weigh = engine.target_weight
+        if weigh is not None and "forward" not in self.owns:
+            return weigh_batches(weigh, run.batches, run.sizes, run.expected, ranks)
+        if (ranks > 1 or len(run.batches) > 1) and not self._has_ignored:
+            self._has_ignored = not engine.loss_is_sum and has_ignored(run.batches)
+        return StepWeights(run.sizes, run.expected)
+
+    def _on_output(self, run: Run, result: Any, size: float | None = None) -> Output:
         """Return what `forward` returned as an output with a loss, after the hooks saw it."""
         output: Output = result if result.__class__ is Output else as_output(self, result)
         if output.loss is None:
             raise ValueError(_no_loss(self, run.engine, output))
-        if not self._checked:
+        if not self._checked and size != 0:  # a loss over nothing may be NaN
             check_first_output(self, run, output)
             self._checked = True
+        if self._has_ignored and not self._warned and output.weight is None:
+            warn_about_ignored(run.engine.parallel_model.data_ranks, len(run.batches))
+            self._warned = True
         run.add_output(output, size)
         if self.points.calls["after_forward"]:
             self.points.fire("after_forward")

@@ -246,7 +246,7 @@ class Trainer:
                     fire("before_val_step")
                     output = self.step.schedule.forward_only(engine, window[0], val_forward)
                     if output is not None:
-                        run.add_output(as_val_output(self.step, output))
+                        run.add_output(as_val_output(self.step, output), self.step.val_weight(run))
                     fire("after_val_step")
                     control.end_step()
                 fire("after_val")

@@ -4,7 +4,7 @@ import atexit
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -137,6 +137,23 @@ def is_main() -> bool:
 def all_reduce_sum(*numbers: float) -> list[float]:
     """Return each number summed over all ranks, in double precision. All ranks must call it."""
     return _all_reduce(numbers, c10d.ReduceOp.SUM)
+
+
+def start_sum(number: float) -> Callable[[], float]:
+    """Begin to sum a number over all ranks; return a function that waits for the sum.
+
+    All ranks must call it, and it overlaps with what they do until they need the sum.
+    """
+    if _alone or world_size() == 1:
+        return lambda: number
+    total = torch.tensor([number], dtype=torch.float64)
+    work = c10d.all_reduce(total, async_op=True)
+
+    def wait() -> float:
+        work.wait()
+        return float(total)
+
+    return wait
 
 
 def barrier() -> None:

@@ -26,6 +26,7 @@ from stoker.engine.compile import check_compile, compile_blocks, compile_criteri
 from stoker.engine.describe import describe_model
 from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
+from stoker.engine.target_weight import target_weight
 from stoker.parallel import Layout, Stages, local_weights, wrap_model
 
 LrStep: TypeAlias = Literal["step", "epoch"]
@@ -242,6 +243,7 @@ class Engine:
                 )
             self.parallel_model.add(criterion)
         self.given_criterion = criterion
+        self.target_weight = target_weight(criterion)
         self.criterion: Any = None
         if criterion is not None:
             self.criterion = self._prepare(compile_criterion(criterion, self.compile_mode))

@@ -29,10 +29,10 @@ _MAX_DRIVERS = 4
 
 
 class _MicroBatch(NamedTuple):
-    """A micro-batch, the number of samples it counts for, and a description of its shape."""
+    """A micro-batch, its weight (such as its samples), and a description of its shape."""
 
     batch: Batch
-    size: int
+    size: float
     shape: str
 
 
@@ -158,7 +158,10 @@ class PipelineSchedule:
             if any(row[len(batches) + index] for row in everywhere):
                 sequences.append([])
             parts = split_batch(_place(engine, stages, batch), count)
-            sequences[-1] += [_MicroBatch(part, size // count, describe(part)) for part in parts]
+            for part in parts:
+                weight = context.weigh(part) if context.weigh is not None and size else None
+                share = size // count if weight is None else weight
+                sequences[-1].append(_MicroBatch(part, share, describe(part)))
         return sequences
 
     def _warn_indivisible(self, held: int, count: int) -> None:

@@ -20,7 +20,7 @@ Backward: TypeAlias = Callable[[Tensor], None]
 class OnOutput(Protocol):
     """Receives what ``forward`` returned and returns the output whose loss is backpropagated."""
 
-    def __call__(self, result: Any, size: int | None = None) -> Output:
+    def __call__(self, result: Any, size: float | None = None) -> Output:
         """Return the output; ``size`` is its weight if it has none of its own.
 
         Without a size, the weight is the number of samples in the corresponding batch.
@@ -35,20 +35,22 @@ class StepContext:
     Args:
         engine: runs the model.
         batches: the micro-batches of this process.
-        sizes: the number of samples in each batch; 0 for a padding batch.
-        expected_size: the number of samples in the step divided by the number of data ranks.
+        sizes: the weight of each batch, such as its samples; 0 for a padding batch.
+        expected_size: the sum of the sizes on all data ranks, divided by their number.
         forward: computes model and loss for a batch.
         backward: adds the gradients of a loss to those of the step.
         on_output: called with every output, in the order of the micro-batches.
+        weigh: returns the weight of a part of a batch; None if it follows from its samples.
     """
 
     engine: Engine
     batches: Sequence[Batch]
-    sizes: Sequence[int]
+    sizes: Sequence[float]
     expected_size: float
     forward: Forward
     backward: Backward
     on_output: OnOutput
+    weigh: Callable[[Batch], float | None] | None = None
 
 
 class Schedule(Protocol):
@@ -79,7 +81,8 @@ class PlainSchedule:
         ranks = engine.parallel_model.data_ranks
         if ranks == 1 and len(batches) == 1:
             batch = engine.place(batches[0]) if engine.moves_batches else batches[0]
-            context.backward(context.on_output(context.forward(engine, batch)).loss)  # type: ignore[arg-type]
+            output = context.on_output(context.forward(engine, batch), context.sizes[0])
+            context.backward(output.loss)  # type: ignore[arg-type]
             return
         expected, is_sum = context.expected_size, engine.loss_is_sum
         total, weighted = 0.0, False
@@ -88,7 +91,7 @@ class PlainSchedule:
             with nullcontext() if last else engine.parallel_model.sync(enabled=False):
                 result = context.forward(engine, engine.place(batch))
                 weighted = weighted or has_weight(result)
-                output = context.on_output(result)
+                output = context.on_output(result, size)
                 weight = size if output.weight is None else output.weight
                 total += weight
                 assert output.loss is not None

@@ -1,0 +1,144 @@
+"""Weigh batches by their targets: a loss that ignores some is a mean over the others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stoker.core import dist
+from stoker.core.log import get_logger
+from stoker.core.types import Batch
+
+_log = get_logger()
+
+_IGNORED = -100
+"""The target that torch's losses, and models with a loss of their own, ignore by default."""
+
+_FORWARDS = (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
+_FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
+
+
+@dataclass(slots=True)
+class TargetWeight:
+    """The weight of targets in the mean that a criterion returns: what it divides by.
+
+    That is the number of targets that are not ignored, or with weights of classes the sum of
+    those. Batches that are weighed by it train like one large batch, however they are padded.
+
+    Args:
+        options: returns the ``ignore_index`` and the weights of classes, as they are now.
+    """
+
+    options: Callable[[], tuple[int, Tensor | None]]
+
+    def of(self, batch: Batch) -> float | None:
+        """Return the weight of a batch; None if the loss is not a mean over class indices.
+
+        Targets on another device than the CPU are not counted, since that would wait for it.
+        """
+        targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+        if not _are_indices(targets):
+            return None
+        ignored, weights = self.options()
+        if weights is not None:
+            counted = targets[targets != ignored]
+            return float(weights.detach().cpu()[counted].sum(dtype=torch.float64))
+        if not targets.numel() or (ignored < 0 and int(targets.min()) >= 0):
+            return targets.numel()  # in half the time
+        return int((targets != ignored).sum())
+
+
+def target_weight(criterion: Any) -> TargetWeight | None:
+    """Return how one of torch's losses for class indices weighs targets; None for any other."""
+    if type(criterion).__call__ is nn.Module.__call__ and type(criterion).forward in _FORWARDS:
+        if criterion.reduction != "mean":
+            return None
+        return TargetWeight(lambda: (criterion.ignore_index, criterion.weight))
+    function, given = criterion, {}
+    if isinstance(criterion, partial) and not criterion.args:
+        function, given = criterion.func, criterion.keywords
+    if all(function is not one for one in _FUNCTIONS) or given.get("reduction", "mean") != "mean":
+        return None
+    if {"size_average", "reduce"} & given.keys():
+        return None
+    return TargetWeight(lambda: (given.get("ignore_index", _IGNORED), given.get("weight")))
+
+
+@dataclass(slots=True)
+class StepWeights:
+    """The weights of the batches of a step.
+
+    Args:
+        batches: the weight of each batch in this process; 0 for a padding batch.
+        expected: their sum on a rank that has an even share of it, or an estimate of that.
+        total: returns that sum if ``expected`` is an estimate, so that gradients can be corrected.
+        weigh: returns the weight of a part of a batch; None if it follows from its samples.
+    """
+
+    batches: Sequence[float]
+    expected: float
+    total: Callable[[], float] | None = None
+    weigh: Callable[[Batch], float | None] | None = None
+
+
+def weigh_batches(
+    weigh: TargetWeight,
+    batches: Sequence[Batch],
+    sizes: Sequence[int],
+    expected: float,
+    data_ranks: int,
+) -> StepWeights:
+    """Return the weights of the batches of a step. All ranks must call it.
+
+    Where there is one target per sample, few are ignored: the samples are an estimate, and the
+    sum of the weights arrives during the forward pass. Otherwise all ranks wait for the sum.
+
+    Args:
+        weigh: weighs the targets of a batch.
+        batches: the batches of this process.
+        sizes: the number of samples in each; 0 for a padding batch.
+        expected: the samples of the step on a rank that has an even share of them.
+        data_ranks: the number of shards that the data is divided into.
+    """
+    weights = [weigh.of(batch) for batch in batches]
+    if None in weights:
+        return StepWeights(sizes, expected)
+    known = [w if w and size else 0 for w, size in zip(weights, sizes, strict=True)]
+    total = float(sum(known))
+    if data_ranks > 1:
+        wait, ranks = dist.start_sum(total), dist.world_size()
+        if batches[0][1].ndim < 2:
+            return StepWeights(known, expected, lambda: wait() / ranks, weigh.of)
+        total = wait() / ranks
+    return StepWeights(known, total, None, weigh.of) if total else StepWeights(sizes, expected)
+
+
+def has_ignored(batches: Sequence[Batch]) -> bool:
+    """Return whether there are targets that losses ignore by default, as far as they show."""
+    for batch in batches:
+        targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+        if isinstance(batch, Mapping):
+            targets = batch.get("labels", batch.get("targets"))
+        if _are_indices(targets) and targets.numel() and int(targets.min()) == _IGNORED:
+            return True
+    return False
+
+
+def warn_about_ignored(data_ranks: int, batches: int) -> None:
+    """Warn that targets are ignored in a loss whose weight Stoker cannot know."""
+    split = f"{data_ranks} data ranks" if data_ranks > 1 else f"{batches} batches per step"
+    _log.warning(
+        f"some targets are {_IGNORED}, which losses ignore, but a batch is weighed by its samples, "
+        f"so that with {split} the gradients are not those of one large batch: return "
+        "Output(loss, weight=…) from a step, with the number of targets that count as the weight"
+    )
+
+
+def _are_indices(targets: Any) -> TypeGuard[Tensor]:
+    if not isinstance(targets, Tensor) or targets.device.type != "cpu":
+        return False
+    return not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
