@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -34,6 +35,8 @@ class TargetWeight:
     """
 
     options: Callable[[], tuple[int, Tensor | None]]
+    _key: tuple[int, int] | None = None
+    _values: Any = None
 
     def of(self, batch: Batch) -> float | None:
         """Return the weight of a batch; None if the loss is not a mean over class indices.
@@ -44,12 +47,19 @@ class TargetWeight:
         if not _are_indices(targets):
             return None
         ignored, weights = self.options()
+        found = _as_array(targets)
         if weights is not None:
-            counted = targets[targets != ignored]
-            return float(weights.detach().cpu()[counted].sum(dtype=torch.float64))
-        if not targets.numel() or (ignored < 0 and int(targets.min()) >= 0):
-            return targets.numel()  # in half the time
-        return int((targets != ignored).sum())
+            return float(self._read(weights)[found[found != ignored]].sum())
+        if not found.size or (ignored < 0 and found.min() >= 0):
+            return int(found.size)  # in half the time
+        return int(np.count_nonzero(found != ignored))
+
+    def _read(self, weights: Tensor) -> Any:
+        """Return the weights of classes, read from their device only when they have changed."""
+        key = (id(weights), weights._version)
+        if self._key != key:
+            self._key, self._values = key, weights.detach().double().cpu().numpy()
+        return self._values
 
 
 def target_weight(criterion: Any) -> TargetWeight | None:
@@ -123,7 +133,7 @@ def has_ignored(batches: Sequence[Batch]) -> bool:
         targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
         if isinstance(batch, Mapping):
             targets = batch.get("labels", batch.get("targets"))
-        if _are_indices(targets) and targets.numel() and int(targets.min()) == _IGNORED:
+        if _are_indices(targets) and targets.numel() and _as_array(targets).min() == _IGNORED:
             return True
     return False
 
@@ -136,6 +146,14 @@ def warn_about_ignored(data_ranks: int, batches: int) -> None:
         f"so that with {split} the gradients are not those of one large batch: return "
         "Output(loss, weight=…) from a step, with the number of targets that count as the weight"
     )
+
+
+def _as_array(targets: Tensor) -> Any:
+    """Return targets in host memory as an array; reading them waits for no device.
+
+    They were never on another device, unlike the values whose reads the cost report counts.
+    """
+    return np.from_dlpack(targets)
 
 
 def _are_indices(targets: Any) -> TypeGuard[Tensor]:
