@@ -49,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
     folder = job.trainer.run.dir
     if folder is not None and folder.exists():
         print(f"the run is in {folder}")
+        trained = folder if any(map(_makes_another_run, options.overrides)) else options.config
         print(
-            f"next: stoker evaluate {options.config}, or change a value: "
+            f"next: stoker evaluate {trained}, or change a value: "
             f"stoker train {options.config} optimizer.lr=…"
         )
     return code
@@ -69,3 +70,10 @@ def _check_options(options: argparse.Namespace) -> None:
                 f"--eval-only does not train, so --{name.replace('_', '-')} has no effect: leave "
                 "out one of them"
             )
+
+
+def _makes_another_run(override: str) -> bool:
+    from stoker.rundir.identity import MAY_CHANGE
+
+    key = override.partition("=")[0].lstrip("~+")
+    return key in ("run.name", "run.dir") or ".".join(key.split(".")[:2]) not in MAY_CHANGE

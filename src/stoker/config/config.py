@@ -372,6 +372,11 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
         config = Config(read_python(path), name=path.stem, folder=path.parent)
     elif path.suffix in (".yaml", ".yml"):
         tree = read_yaml(path, allow)
+        if (script := tree.get(files.RECORDED_BY)) is not None:
+            raise ConfigError(
+                f"'{path}' records a run of {script}, it is not a config: run {script} to resume "
+                "or repeat it, or read its weights with stoker.load_weights"
+            )
         if Path.cwd() not in path.resolve().parents:
             tree.pop("_path_", None)  # a file from elsewhere must not choose code folders
         name = path.resolve().parent.name if path.stem == "config" else path.stem

@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -190,8 +191,10 @@ class Description:
     def _add_parts(self, key: str, value: Any, depth: int, skip: Set[str]) -> None:
         if isinstance(value, Mapping):
             self._add_mapping(key, value, depth)
-        elif isinstance(value, list | tuple | Set) or type(value).__name__ == "deque":
+        elif isinstance(value, list | tuple | Set | deque):
             self._add_items(key, value, depth)
+        elif isinstance(value, np.ndarray):
+            self.put(key, f"array object{list(value.shape)} #{digest(value.tolist())}")
         elif isinstance(value, nn.Module):
             self.add_module(key, value, content=True)
         elif isinstance(value, FunctionType):
@@ -287,18 +290,25 @@ class Description:
             self._add(f"{key}.default {index}", value, depth - 1)
         for name, value in (function.__kwdefaults__ or {}).items():
             self._add(f"{key}.{name}", value, depth - 1)
+        skipped = {*_OF_LAYOUT, "__class__", *changed_names(function.__code__)}
+        if not key.startswith("lr_scheduler"):
+            skipped |= _LIMITS
+        known = [*closure_of(function)]
         if is_user_code(function.__code__, function.__module__):
-            skipped = {*_LIMITS, *_OF_LAYOUT, "__class__", *changed_names(function.__code__)}
-            for name, value in (*closure_of(function), *used_globals(function)):
-                if name not in skipped:
-                    self._add_variable(f"{key}.{name}", value, function, depth)
+            known += used_globals(function)
+        for name, value in known:
+            if name not in skipped:
+                self._add_variable(f"{key}.{name}", value, function, depth)
 
     def _add_variable(self, key: str, value: Any, function: FunctionType, depth: int) -> None:
         """Describe a variable of a function; of an object, what the function uses of it."""
         if isinstance(value, FunctionType):
-            if id(value) not in self._seen and is_user_code(value.__code__, value.__module__):
+            if id(value) not in self._seen:
                 self._seen[id(value)] = key, value
-                self._add_code(value)
+                if is_user_code(value.__code__, value.__module__):
+                    self._add_code(value)
+                elif value.__closure__ and depth > 0:
+                    self._add_function(key, value, depth - 1)
         elif isinstance(value, type):
             self._add_class(value)
         elif isinstance(value, Mapping) and type(value) in _MAPPINGS:

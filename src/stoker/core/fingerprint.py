@@ -18,6 +18,7 @@ from stoker.core.tree import is_sharded
 _FULL = 1 << 28
 """Bytes of an array that are hashed completely; of a larger one, evenly spaced blocks are."""
 
+_SMALL = 1 << 20
 _BLOCK = 4096
 _BLOCKS = 4096
 _MAPPED_BLOCKS = 256
@@ -28,8 +29,14 @@ _MAX_FILES = 2000
 _MAX_DEPTH = 5
 
 
-def tensor_text(tensor: Tensor, *, content: bool = True) -> str:
-    """Return the type and the shape of a tensor, and the digest of its content."""
+def tensor_text(tensor: Tensor, *, content: bool = True, full: int = _FULL) -> str:
+    """Return the type and the shape of a tensor, and the digest of its content.
+
+    Args:
+        tensor: any tensor; of one that is sharded or not in memory, the content does not count.
+        content: whether the content counts.
+        full: the largest number of bytes to read completely.
+    """
     kind = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
     if not content:
         return kind
@@ -41,14 +48,14 @@ def tensor_text(tensor: Tensor, *, content: bool = True) -> str:
     plain = tensor.detach()
     if tensor.is_complex():
         plain = torch.view_as_real(plain.resolve_conj())
-    if not plain.is_contiguous() and plain.nbytes > _FULL:
-        plain = plain[:: max(1, plain.nbytes // _FULL)]
+    if not plain.is_contiguous() and plain.nbytes > full:
+        plain = plain[:: max(1, plain.nbytes // full)]
     mapped = getattr(plain.untyped_storage(), "filename", None) is not None
     data = plain.resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"tensor {kind} #{_digest_bytes(data, mapped=mapped)}"
+    return f"tensor {kind} #{_digest_bytes(data, full, mapped=mapped)}"
 
 
-def array_text(array: Any) -> str:
+def array_text(array: Any, *, full: int = _FULL) -> str:
     """Return the type and the shape of a NumPy array, and the digest of its content."""
     array = np.asanyarray(array)
     kind = f"array {array.dtype}{list(array.shape)}".replace(" ", "").replace("array", "array ")
@@ -56,9 +63,9 @@ def array_text(array: Any) -> str:
         return f"{kind} {array.item()!r}"
     mapped = _is_mapped(array)
     if not array.flags.c_contiguous:
-        array = array[:: max(1, array.nbytes // (_FULL >> (8 if mapped else 0)))]
+        array = array[:: max(1, array.nbytes // (full >> (8 if mapped else 0)))]
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return f"{kind} #{_digest_bytes(data, mapped=mapped)}"
+    return f"{kind} #{_digest_bytes(data, full, mapped=mapped)}"
 
 
 def _is_mapped(array: Any) -> bool:
@@ -69,11 +76,11 @@ def _is_mapped(array: Any) -> bool:
     return False
 
 
-def _digest_bytes(data: NDArray[np.uint8], *, mapped: bool) -> str:
+def _digest_bytes(data: NDArray[np.uint8], full: int, *, mapped: bool) -> str:
     """Return the digest of bytes, or of evenly spaced blocks of many or of a mapped file."""
-    count = _MAPPED_BLOCKS if mapped else _BLOCKS
+    count = _MAPPED_BLOCKS if mapped or full < _FULL else _BLOCKS
     checksum = xxhash.xxh3_64(data.size.to_bytes(8, "little"))
-    if data.size > (count * _BLOCK if mapped else _FULL):
+    if data.size > (count * _BLOCK if mapped else full):
         stride = data.size // count
         blocks = data[: stride * count].reshape(count, stride)[:, :_BLOCK]
         checksum.update(np.ascontiguousarray(blocks).data)
@@ -112,33 +119,37 @@ def digest(value: Any, *, files: Sequence[str] = ()) -> str:
         files: the folders in which texts may be paths of files, which then count too.
     """
     checksum = xxhash.xxh3_64()
-    _feed(checksum, value, _MAX_DEPTH, files=files)
+    _feed(checksum, value, _MAX_DEPTH, files, _FULL)
     return str(checksum.hexdigest())[:8]
 
 
-def _feed(checksum: Any, value: Any, depth: int, *, files: Sequence[str]) -> None:
+def _feed(checksum: Any, value: Any, depth: int, files: Sequence[str], full: int) -> None:
     if isinstance(value, str | bytes | int | float | bool | complex | PurePath | None):
         checksum.update(_encoded(value))
     elif isinstance(value, Tensor):
-        checksum.update(tensor_text(value).encode())
+        checksum.update(tensor_text(value, full=full).encode())
     elif isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        checksum.update(array_text(value).encode())
+        checksum.update(array_text(value, full=full).encode())
     elif depth == 0:
         checksum.update(type(value).__qualname__.encode())
     elif isinstance(value, dict):
-        _feed_items(checksum, sorted(value.items(), key=lambda pair: str(pair[0])), depth, files)
+        _feed_items(
+            checksum, sorted(value.items(), key=lambda pair: str(pair[0])), depth, files, full
+        )
     elif isinstance(value, Set):
-        _feed_items(checksum, sorted(value, key=repr), depth, files)
+        _feed_items(checksum, sorted(value, key=repr), depth, files, full)
     elif isinstance(value, list | tuple | np.ndarray) or type(value).__name__ == "deque":
-        _feed_items(checksum, list(value), depth, files)
+        _feed_items(checksum, list(value), depth, files, full)
     else:
         checksum.update(type(value).__qualname__.encode())
         state = getattr(value, "__dict__", None)
         if isinstance(state, dict) and not callable(value):
-            _feed(checksum, state, depth - 1, files=files)
+            _feed(checksum, state, depth - 1, files, full)
 
 
-def _feed_items(checksum: Any, items: list[Any], depth: int, files: Sequence[str]) -> None:
+def _feed_items(
+    checksum: Any, items: list[Any], depth: int, files: Sequence[str], full: int
+) -> None:
     checksum.update(b"[%d" % len(items))
     if len(items) > 100 and (array := _as_array(items)) is not None:
         checksum.update(array_text(array).encode())
@@ -152,7 +163,7 @@ def _feed_items(checksum: Any, items: list[Any], depth: int, files: Sequence[str
         checksum.update("\0".join(items).encode("utf-8", "surrogatepass"))
         return
     for one in items:
-        _feed(checksum, one, depth - 1, files=())
+        _feed(checksum, one, depth - 1, (), max(_SMALL, full // len(items)))
 
 
 def _texts(value: Any) -> Iterable[Any]:

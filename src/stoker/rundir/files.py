@@ -7,6 +7,9 @@ layer may use it.
 CONFIG = "config.yaml"
 """The exact configuration, as `stoker train` takes it."""
 
+RECORDED_BY = "recorded_by"
+"""The key that marks the ``config.yaml`` of a script, which nothing can be built from."""
+
 IDENTITY = "identity.json"
 """What the run is made of; a run is resumed only by the same one."""
 

@@ -98,10 +98,7 @@ class Identity:
         """Return whether a difference follows from another length, layout or Python."""
         old, new = before.parts.get(key), self.parts.get(key)
         if key.startswith("lr_scheduler"):
-            return any(
-                old is not None and old == before.limits.get(n) and new == self.limits.get(n)
-                for n in ("total_steps", "epochs", "max_steps")
-            )
+            return _is_stretched(old, new, before.limits, self.limits)
         if key == "torch seed":
             return old is None or new is None
         if key in _BATCH:
@@ -132,6 +129,18 @@ class Identity:
             return cls(**found)
         except (OSError, ValueError, TypeError):
             return None
+
+
+def _is_stretched(old: Any, new: Any, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a number of a schedule follows the length of the run, or is a share of it."""
+    if type(old) is not int or type(new) is not int:
+        return False
+    if any(old == then.get(n) and new == now.get(n) for n in ("epochs", "max_steps")):
+        return True
+    before, after = then.get("total_steps"), now.get("total_steps")
+    if not before or not after or before == after:
+        return False
+    return bool(abs(old / before - new / after) <= 1 / min(before, after))
 
 
 def _is_hash(value: Any) -> bool:

@@ -6,10 +6,8 @@ from typing import Any
 
 import yaml
 
+from stoker.rundir import files
 from stoker.rundir.identity import Identity
-
-SCRIPT = "script"
-"""The key that marks such a file; its value names the script."""
 
 _MOST_VALUES = 2000
 _RUN = ("epochs", "max_steps")
@@ -18,7 +16,7 @@ _RUN = ("epochs", "max_steps")
 def script_config(identity: Identity) -> str:
     """Return the text of ``config.yaml``: ``params``, limits, and what the run is made of."""
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "an interactive session"
-    tree: dict[str, Any] = {SCRIPT: script}
+    tree: dict[str, Any] = {files.RECORDED_BY: script}
     if identity.params:
         tree["params"] = identity.params
     tree["run"] = {name: identity.limits.get(name) for name in _RUN}
