@@ -22,6 +22,7 @@ from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
 from stoker.resume.lookup import was_saved_in_another_layout
+from stoker.resume.schedule import ScheduleLength
 from stoker.resume.weights import compare_weights
 from stoker.run import Run
 from stoker.step import Step
@@ -139,7 +140,9 @@ class RunState:
             CheckpointError: the state belongs to another model or run.
         """
         shared, run = saved.shared, self.run
+        length = ScheduleLength(run)
         self.restore_trained(shared)
+        length.restore(saved.info["settings"]["total_steps"], shared["run"]["limits"][0])
         if isinstance(self.step, Stateful) and shared["step"]:
             self.step.load_state_dict(shared["step"])
         run.events.load_state_dict(shared["events"])
