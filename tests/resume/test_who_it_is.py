@@ -1,0 +1,425 @@
+"""Which folder a run gets, what it records about itself, and what looking at it may not do."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, TensorDataset
+
+from stoker import Engine, Hook, Trainer, hooks
+from stoker.board.app import differences
+from stoker.checkpoint import CheckpointError
+from stoker.cli.main import main
+from stoker.config import ConfigError, load
+from stoker.core.describe import Description
+from stoker.core.fingerprint import array_text
+from stoker.nn import lr as rates
+from stoker.rundir.identity import Identity
+from stoker.rundir.reader import RunReader
+from support.project import project
+from support.toys import batches, engine, loader, net
+
+
+def made(run_dir, *more, lr=0.1, **options):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    own = [hooks.Loss(), hooks.Write(hooks.JsonLines(), every=1), hooks.Checkpoint(), *more]
+    return Trainer(Engine(model, optimizer, nn.CrossEntropyLoss()), own, run_dir=run_dir, **options)
+
+
+def parts(value, *, files=False):
+    found = Description()
+    found.add("x", value, files=files)
+    return found.values
+
+
+# Folders
+
+
+def test_ten_trials_of_one_name_have_ten_folders_and_find_them_again(tmp_path):
+    values = [0.01 * n for n in range(1, 11)]
+    for _ in range(2):
+        folders = []
+        for lr in values:
+            trainer = made(tmp_path / "run", lr=lr)
+            trainer.fit(batches(), max_steps=1)
+            folders.append(trainer.run.dir.name)
+        assert folders == ["run", *(f"run-{n}" for n in range(2, 11))]
+
+
+def test_a_run_that_was_killed_before_its_first_step_is_started_in_its_folder(tmp_path):
+    first = made(tmp_path / "run")
+    first.fit(batches(), max_steps=1)
+    for path in (tmp_path / "run").iterdir():
+        if path.name not in ("identity.json", "env.json", "config.yaml"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = made(tmp_path / "run")
+    again.fit(batches(), max_steps=1)
+    assert again.run.dir == tmp_path / "run"
+    other = made(tmp_path / "run", lr=0.2)
+    other.fit(batches(), max_steps=1)
+    assert other.run.dir == tmp_path / "run-2"
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_nothing(tmp_path):
+    def fail(run):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        made(tmp_path / "run", hooks.Callback(before_step=fail)).fit(batches(), max_steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_before_the_fit_does_not_decide_which_run_it_is(tmp_path):
+    made(tmp_path / "run").fit(batches(), max_steps=2)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    other = made(tmp_path / "run", lr=0.2)
+    other.predict(torch.zeros(2, 4))
+    other.fit(batches(), max_steps=2)
+    assert other.run.dir == tmp_path / "run-2"
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_without_an_identity_is_not_resumed(tmp_path, caplog):
+    made(tmp_path / "run").fit(batches(), max_steps=1)
+    (tmp_path / "run" / "identity.json").write_text("{")
+    again = made(tmp_path / "run")
+    again.fit(batches(), max_steps=1)
+    assert again.run.dir == tmp_path / "run-2"
+    assert "it has no identity.json" in caplog.text
+
+
+def test_must_fails_where_there_is_nothing(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint"):
+        made(tmp_path / "run").fit(batches(), max_steps=1, resume="must")
+
+
+def test_a_checkpoint_folder_of_its_own_lists_what_changed(tmp_path, caplog):
+    for lr in (0.1, 0.2):
+        model = net()
+        trainer = Trainer(
+            Engine(model, torch.optim.SGD(model.parameters(), lr=lr), nn.CrossEntropyLoss()),
+            [hooks.Checkpoint(folder=tmp_path / "saved")],
+        )
+        trainer.fit(batches(), max_steps=2)
+    assert "which was made differently: optimizer.lr was 0.1 and is 0.2" in caplog.text
+
+
+def test_a_cell_that_is_run_again_is_the_same_run_until_it_is_edited(tmp_path, monkeypatch, caplog):
+    """As in a notebook: the same names, the same process, data and model from another cell."""
+    monkeypatch.chdir(tmp_path)
+    cell = (
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "engine = Engine(model, optimizer, nn.CrossEntropyLoss())\n"
+        "trainer = Trainer(engine, run_dir='run', seed=1)\n"
+        "trainer.fit(data, epochs=1)\n"
+    )
+    names = {"model": net(), "data": loader(shuffle=True), "torch": torch, "nn": nn}
+    names |= {"Engine": Engine, "Trainer": Trainer, "__name__": "__main__"}
+    folders = []
+    for text in (cell, cell, cell.replace("0.1", "0.3"), cell.replace("0.1", "0.3"), cell):
+        exec(compile(text, "<cell>", "exec"), names)
+        folders.append(names["trainer"].run.dir.name)
+    assert folders == ["run", "run", "run-2", "run-2", "run"]
+    assert caplog.text.count("already finished") == 3
+
+
+# What is recorded
+
+
+def test_a_script_records_its_parameters_like_a_config(tmp_path):
+    folders = []
+    for lr in (0.1, 0.2):
+        trainer = made(tmp_path / "run", lr=lr, params={"lr": lr, "data": {"size": 20}})
+        trainer.fit(batches(), epochs=1)
+        folders.append(trainer.run.dir)
+    configs = [RunReader(folder).config() for folder in folders]
+    assert configs[0]["params.data.size"] == 20
+    assert configs[0]["run.epochs"] == 1
+    assert {one.key for one in differences(configs)} == {"params.lr", "optimizer.lr"}
+    environment = RunReader(folders[0]).environment()
+    assert environment["command"] == sys.argv
+    assert RunReader(folders[0]).faults == []
+
+
+def test_the_record_of_a_script_is_no_config(tmp_path, capsys):
+    made(tmp_path / "run").fit(batches(), max_steps=1)
+    with pytest.raises(ConfigError, match="records a run of .*, it is not a config: run"):
+        load(tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run" / "config.yaml")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["recorded_by"]
+
+
+def test_the_record_is_a_file_of_plain_values(tmp_path):
+    made(tmp_path / "run").fit(batches(), max_steps=1)
+    found = json.loads((tmp_path / "run" / "identity.json").read_text())
+    assert found["parts"]["optimizer.lr"] == 0.1
+    assert found["limits"]["max_steps"] == 1
+    assert "0x" not in json.dumps(found)
+
+
+def test_a_run_without_hooks_that_write_records_nothing(tmp_path):
+    Trainer(engine(), [], run_dir=tmp_path / "run").fit(batches(), max_steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_config_with_changed_data_is_another_run(tmp_path, monkeypatch, caplog):
+    folder = project(tmp_path, monkeypatch)
+    assert main(["train", "cfg.yaml"]) == 0
+    text = (folder / "parts.py").read_text()
+    (folder / "parts.py").write_text(text + "\n# a comment\n")
+    assert main(["train", "cfg.yaml"]) == 0
+    assert "already finished" in caplog.text
+    assert not (folder / "runs" / "cfg-2").exists()
+
+
+# The length of a schedule
+
+SCHEDULES = {
+    "cosine": torch.optim.lr_scheduler.CosineAnnealingLR,
+    "one cycle": lambda optimizer, n: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.1, total_steps=n
+    ),
+    "lambda": lambda optimizer, n: torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: 1 - s / n
+    ),
+    "with warm-up": lambda optimizer, n: rates.cosine(optimizer, n, warmup_ratio=0.2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_over_the_run_is_stretched_and_the_jump_is_logged(tmp_path, name, caplog):
+    def rate(run_dir, epochs):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = SCHEDULES[name](optimizer, 5 * epochs)
+        made = Engine(model, optimizer, nn.CrossEntropyLoss(), lr_scheduler=schedule)
+        trainer = Trainer(made, [hooks.Checkpoint()], run_dir=run_dir)
+        trainer.fit(batches(), epochs=epochs)
+        assert trainer.run.dir == run_dir
+        return optimizer.param_groups[0]["lr"]
+
+    rate(tmp_path / "run", 2)
+    assert "jumps" not in caplog.text
+    assert rate(tmp_path / "run", 4) == pytest.approx(rate(tmp_path / "straight", 4), abs=1e-9)
+    assert "was started for 10 steps and is resumed for 20: the learning rate of" in caplog.text
+    assert "at step 10" in caplog.text
+
+
+def test_a_schedule_that_does_not_follow_the_run_does_not_jump(tmp_path, caplog):
+    for epochs in (1, 2):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        made = Engine(model, optimizer, nn.CrossEntropyLoss(), lr_scheduler=schedule)
+        Trainer(made, [hooks.Checkpoint()], run_dir=tmp_path / "run").fit(batches(), epochs=epochs)
+    assert "jumps" not in caplog.text
+
+
+# Looking changes nothing
+
+
+class Untouchable(Dataset):
+    """Fails when it is read, counted or printed."""
+
+    def __init__(self):
+        self.rng, self.lock, self.t0 = random.Random(), threading.Lock(), time.time()
+
+    def _no(self, *_):
+        raise AssertionError("the dataset was touched")
+
+    __getitem__ = __iter__ = __contains__ = __getattr__ = __repr__ = __eq__ = _no
+    __hash__ = None
+
+
+def test_describing_calls_nothing_of_the_object():
+    found = parts(Untouchable())
+    assert found["x"] == "Untouchable"
+    assert found["x.t0"] == "a time"
+    assert found["x.rng"] == "generator"
+
+
+def test_describing_draws_no_random_numbers():
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    generator = torch.Generator().manual_seed(3)
+    state = generator.get_state()
+    parts([generator, np.random.default_rng(1), DataLoader(TensorDataset(torch.zeros(4)))])
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), str(np.random.get_state())) == before[1:]
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_a_mapped_file_is_sampled_and_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "large.bin"
+    with path.open("wb") as file:
+        file.truncate(1 << 36)  # 64 GiB, without blocks
+    mapped = np.memmap(path, dtype=np.uint8, mode="r")
+    began = time.perf_counter()
+    assert array_text(mapped).startswith("array uint8[68719476736] #")
+    assert array_text(mapped.reshape(-1, 1024)[3:]).startswith("array uint8")
+    assert time.perf_counter() - began < 60  # reading it would take minutes
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [torch.zeros(5), torch.ones(5)],
+        [torch.zeros(5), torch.zeros(5).double()],
+        [torch.zeros(6).reshape(2, 3), torch.zeros(6).reshape(3, 2)],
+        [torch.arange(6.0).reshape(2, 3).T, torch.arange(6.0).reshape(3, 2)],
+        [torch.zeros(3, dtype=torch.complex64), torch.ones(3, dtype=torch.complex64)],
+        [np.zeros(5), np.ones(5)],
+        [np.arange(5), np.arange(5)[::-1]],
+        [np.array(["a", None], dtype=object), np.array(["b", None], dtype=object)],
+        [list(range(1000)), [*range(999), 7]],
+        [["a"] * 1000, ["a"] * 999 + ["b"]],
+        [[("a.png", 0)] * 1000, [("a.png", 0)] * 999 + [("a.png", 1)]],
+        [{"a": 1}, {"a": 2}],
+        [{n: n for n in range(100)}, {n: -n for n in range(100)}],
+        [{1, 2, 3}, {1, 2, 4}],
+        [b"ab", b"ac"],
+        [lambda x: x + 1, lambda x: x + 2],
+        [nn.Dropout(0.1), nn.Dropout(0.2)],
+        [ConcatDataset([[1], [2]]), ConcatDataset([[1], [3]])],
+        [torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)],
+        [np.random.default_rng(1), np.random.default_rng(2)],
+        ["x" * 300, "x" * 299 + "y"],
+    ],
+    ids=str,
+)
+def test_other_content_is_described_differently(values):
+    one, other = map(parts, values)
+    assert one != other
+    assert parts(values[0]) == one
+    assert "0x" not in str(one)
+
+
+def test_frames_of_pandas_are_described_by_their_content():
+    pandas = pytest.importorskip("pandas")
+    one = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    assert parts(one) == parts(one.copy())
+    assert parts(one) != parts(pandas.DataFrame({"a": [1, 2], "b": ["x", "z"]}))
+
+
+def test_files_are_described_by_size_and_time(tmp_path, monkeypatch):
+    class Files(Dataset):
+        def __init__(self, root, names):
+            self.root, self.names = root, names
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    for name in "ab":
+        (tmp_path / "images" / f"{name}.png").write_text(name)
+    before = parts(Files("images", ["a.png", "b.png"]), files=True)
+    assert parts(Files("images", ["a.png", "b.png"]), files=True) == before
+    (tmp_path / "images" / "b.png").write_text("longer")
+    assert parts(Files("images", ["a.png", "b.png"]), files=True) != before
+
+
+def test_unseeded_generators_and_clocks_are_not_part_of_a_run():
+    def one():
+        return [np.random.default_rng(), random.Random(), time.time(), time.perf_counter()]
+
+    assert parts(one()) == parts(one())
+
+
+def test_objects_that_refer_to_each_other_come_to_an_end():
+    class Node:
+        def __init__(self):
+            self.me, self.value = self, 1
+
+    assert parts(Node()) == {
+        "x": parts(Node())["x"], "x.me": "the same as x", "x.value": 1,
+    } | {k: v for k, v in parts(Node()).items() if k.startswith("code.")}  # fmt: skip
+
+
+class Counted(Sampler):
+    """Counts how often its length is requested."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __iter__(self):
+        return iter(range(4))
+
+
+def test_a_sampler_is_not_iterated(tmp_path, monkeypatch):
+    monkeypatch.setattr(Counted, "__iter__", lambda self: pytest.fail("it was iterated"))
+    assert parts(DataLoader(TensorDataset(torch.zeros(4)), sampler=Counted()))["x"] == "DataLoader"
+
+
+PRINT = (
+    "from stoker.core.describe import Description\n"
+    "import json, torch\n"
+    "class Data:\n"
+    "    def __init__(self):\n"
+    "        self.names = {'a', 'b', 'c', 'd'}\n"
+    "        self.more = frozenset(map(str, range(99)))\n"
+    "    def __getitem__(self, i): return i in {'x', 'y', 'z'}\n"
+    "found = Description(); found.add('x', Data()); print(json.dumps(found.values))\n"
+)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_description_does_not_depend_on_the_process():
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT], env={"PYTHONHASHSEED": seed}, capture_output=True,
+            text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(texts) == 1
+
+
+def test_an_observing_hook_may_come_and_go(tmp_path):
+    class Bomb(Hook):
+        def __init__(self, at):
+            self.at, self.seen = at, []
+
+        def after_step(self, run):
+            self.seen.append(float(run.loss))
+            if run.step == self.at:
+                raise KeyboardInterrupt(f"at {self.at}")
+
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path / "run", Bomb(3)).fit(batches(), epochs=1)
+    again = made(tmp_path / "run")
+    again.fit(batches(), epochs=1)
+    assert again.run.dir == tmp_path / "run"
+
+
+def test_changes_name_the_config_first():
+    one = Identity({"optimizer.lr": 1}, {"optimizer.lr": 1}, is_config=True)
+    other = Identity({"optimizer.lr": 2}, {"optimizer.lr": 2}, is_config=True)
+    assert other.changes(one) == ["optimizer.lr was 1 and is 2"]
+    assert one.changes(one) == []
+
+
+def test_another_number_of_processes_is_the_same_run():
+    one = Identity({"accumulate": 4, "train data.batch_size": 8}, limits={"data_ranks": 1})
+    two = Identity({"accumulate": 2, "train data.batch_size": 8}, limits={"data_ranks": 2})
+    less = Identity({"accumulate": 1, "train data.batch_size": 8}, limits={"data_ranks": 2})
+    assert two.changes(one) == []
+    assert less.changes(one) == ["accumulate was 4 and is 1"]
+
+
+def test_another_python_cannot_compare_code():
+    one = Identity({"code.f": "ab", "step": "f #12"}, python="3.11")
+    other = Identity({"code.f": "cd", "step": "f #34"}, python="3.12")
+    assert other.changes(one) == []
