@@ -86,7 +86,7 @@ class CheckpointManager:
                 best=hook.best,
                 on_saved=hook.saved,
             )
-        self._record = RunRecord(self._run.dir or folder, identity, hooks)
+        self._record = RunRecord(self._run.dir, folder, identity, hooks)
         self._is_new_folder = False
         self.signals = SignalHandler(self._run.requests, grace)
         self.restored: Restored | None = None

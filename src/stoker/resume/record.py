@@ -22,15 +22,22 @@ class RunRecord:
     """Writes the identity of a run, and for a script its hyper-parameters and environment.
 
     Args:
-        folder: the run folder, or the folder of its checkpoints; None for a run without one.
+        run_dir: the run folder; None for a run without one.
+        checkpoints: the folder of its checkpoints, which gets the identity if there is no other.
         identity: what the run is made of; None for a later fit of a trainer.
         hooks: nothing is written if none of them writes.
     """
 
     def __init__(
-        self, folder: Path | None, identity: Identity | None, hooks: Iterable[Hook]
+        self,
+        run_dir: Path | None,
+        checkpoints: Path | None,
+        identity: Identity | None,
+        hooks: Iterable[Hook],
     ) -> None:
+        folder = run_dir or checkpoints
         self._folder = folder if any(hook.writes for hook in hooks) else None
+        self._is_script = run_dir is not None and identity is not None and not identity.is_config
         self._identity = identity
         self._created: list[Path] = []
 
@@ -45,7 +52,7 @@ class RunRecord:
         if folder is None or identity is None or not dist.is_main():
             return
         texts = {folder / files.IDENTITY: identity.to_json()}
-        if not identity.is_config:
+        if self._is_script:
             names = (folder / files.environment_file(attempt) for attempt in count(1))
             texts[next(path for path in names if not path.exists())] = (
                 json.dumps(environment(), indent=2) + "\n"

@@ -161,6 +161,7 @@ def forget(output_dir: Path) -> None:
     if dist.is_main():
         shutil.rmtree(folder / files.LOCK, ignore_errors=True)
         with suppress(OSError):  # the folder may have other files
+            (folder / files.IDENTITY).unlink(missing_ok=True)
             folder.rmdir()
 
 
