@@ -14,6 +14,7 @@ from stoker import hooks as stock
 from stoker.core import dist
 from stoker.core.errors import Preempted, check_number
 from stoker.core.every import Every
+from stoker.core.hidden_state import HiddenState
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, seed_shard
 from stoker.core.tree import concatenate, map_tensors
@@ -27,6 +28,7 @@ from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.resume.hidden_roots import saved_by_others, training_roots
 from stoker.resume.identity import identity_of, loaders_by_name
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
@@ -105,6 +107,11 @@ class Trainer:
         self.hooks = HookList(with_agreement(given), self.run)
         self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
         self._attached = self._busy = self._dev_run = self._described = False
+        self._val_loaders: dict[str, Any] = {}
+        self._hidden = HiddenState(
+            lambda: training_roots(self.run, self.hooks, self.step, self._val_loaders),
+            lambda: saved_by_others(self.run, self.hooks, self.step),
+        )
         self._manager: CheckpointManager
         self._loaded: Path | None = None
 
@@ -159,6 +166,7 @@ class Trainer:
             train_loader, self.accumulate, last_window=last, limit=limit, shard=shard
         )
         val_feeders = val_feeders_of(val_loader, limit_val_batches, shard)
+        self._val_loaders = {name: one.loader for name, one in val_feeders.items()}
         every = Every.of(validate_every) if validate_every is not None else None
         run = self.run
         run.max_epochs, run.max_steps = count_of("epochs", epochs), count_of("max_steps", max_steps)
@@ -428,7 +436,9 @@ class Trainer:
                 yield manager
 
     def _state(self) -> RunState:
-        return RunState(self.run, self.hooks, self.step, self.history, self.accumulate)
+        return RunState(
+            self.run, self.hooks, self.step, self.history, self.accumulate, self._hidden
+        )
 
     def _identity(
         self, data: Mapping[str, Any], every: Every | None, limits: tuple[Any, ...]

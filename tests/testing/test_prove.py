@@ -218,7 +218,7 @@ def test_data_that_workers_fetch():
 def test_recording_changes_nothing(tmp_path):
     """R2: what a watched training leaves behind is what an unwatched one leaves."""
     from stoker.checkpoint import Checkpoints
-    from stoker.testing.digest import digest
+    from stoker.core.digest import digest
     from stoker.testing.record import Recorder
     from stoker.testing.watcher import watching
 

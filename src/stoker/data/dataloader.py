@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from stoker.core.object_search import attributes
 from stoker.core.seed import preserve_rng
 from stoker.core.types import Batch
 from stoker.data.in_memory import batches_of
@@ -70,6 +71,15 @@ def components(loader: Any) -> list[Any]:
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     found = [loader, *(getattr(loader, name, None) for name in names), inner]
     return list({id(one): one for one in found if one is not None}.values())
+
+
+def roots_of(loader: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the components of a loader and the loader itself, with their names in messages."""
+    parts = attributes(loader) if isinstance(loader, DataLoader) else {}
+    for part in ("sampler", "batch_sampler", "dataset", "collate_fn", "worker_init_fn"):
+        if parts.get(part) is not None:
+            yield f"{part} of {name}", parts[part]
+    yield name, loader
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:

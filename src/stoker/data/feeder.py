@@ -3,6 +3,7 @@
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from stoker.core.hidden_state import Entries, HiddenState
 from stoker.core.types import Batch
 from stoker.data.dataloader import (
     generators_of,
     length_of,
     limited,
+    roots_of,
     set_epoch,
     set_shard,
     start_workers,
@@ -27,6 +30,7 @@ from stoker.data.resume.fingerprint import check_fingerprint, fingerprint, is_re
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
 from stoker.data.resume.strategies import ShardedStrategy, strategy_for
+from stoker.data.resume.unsaved import report_unsaved
 from stoker.data.sharding import (
     DataShard,
     ShardingMode,
@@ -98,6 +102,8 @@ class BatchFeeder:
             self._strategy.length = longest_of(self._strategy.length)
         self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
+        self.hidden: HiddenState | None = None
+        self._restored: Entries = []  # of `hidden`
         self._restart_workers = False  # whether persistent workers ran when the state was saved
         if self.batches == 0:
             reason = why_empty(loader, shard.world_size)
@@ -182,6 +188,30 @@ class BatchFeeder:
         """Return the generators of the loader and its components, without the global one."""
         return generators_of(self.loader)
 
+    def track_state(self, known: HiddenState | None = None) -> None:
+        """Save the state of the loader that has no ``state_dict`` too, from now on.
+
+        Call it when training begins, after hooks may have prepared the data.
+
+        Args:
+            known: the state that another feeder of the same loader tracks.
+        """
+        if self.hidden is None:
+            self.hidden = known or HiddenState(lambda: roots_of(self.loader, self._name))
+            self._default_strategy.hidden = self._strategy.hidden = self.hidden
+        if known is None:
+            self.hidden.begin(self._restored)
+
+    def report_unsaved(self) -> None:
+        """Log a warning for state of the loader that cannot be saved, when it is tracked."""
+        if self.hidden is not None:
+            report_unsaved(self.loader, self._name, self.hidden)
+
+    def restore_state(self) -> None:
+        """Restore the loaded state of a loader between two passes, after hooks have begun."""
+        if self.hidden is not None and self._restored and self.position.resume_point is None:
+            self.hidden.restore(self._restored)
+
     def end_pass(self) -> None:
         """Discard the rest of the pass in progress: the next pass starts from the beginning."""
         self.position.abandoned = True
@@ -210,6 +240,8 @@ class BatchFeeder:
         }
         if self.epoch is not None:
             state["epoch"] = self.epoch
+        if self.hidden is not None:
+            state["hidden"] = self.hidden.capture()
         if within_pass:
             state["position"] = position.state_dict()
         loader_state = self._strategy.state(position.batches if within_pass else None)
@@ -225,17 +257,24 @@ class BatchFeeder:
         generators = self.generators()
         if len(generators) == len(state["generators"]):
             set_generator_states(generators, state["generators"])
+        self._restored = state.get("hidden", [])
+        if "hidden" in state:
+            self.track_state(self.hidden)
+            assert self.hidden is not None
+            self.hidden.restore(self._restored)
         self.epoch = state.get("epoch")
         self._restart_workers = bool(state["workers_running"])
         self._strategy, self.position = self._default_strategy, Position()
         if within_pass:
+            workers = saved.get("num_workers", 0)
             self.position = Position.from_state_dict(
-                state["position"], state["generators"], saved.get("num_workers", 0)
+                state["position"], state["generators"], workers, self._restored
             )
             if not self._synced:
                 self.position.padding = 0
             if self._mode is ShardingMode.SINGLE and is_resharded(saved, found):
                 self._strategy = ShardedStrategy(self.loader, self._name, self._shard, seed=0)
+                self._strategy.hidden = self.hidden
         self._strategy.load(state, self.position.resume_point)
 
     def __iter__(self) -> Iterator[list[Batch]]:
@@ -288,6 +327,8 @@ class BatchFeeder:
         point, self.position.resume_point = self.position.resume_point, None
         if point is not None:
             rest: Iterable[Batch] = ()
+            if self.position.drained and self.hidden is not None:
+                self.hidden.restore(point.hidden)
             if not self.position.drained:
                 rest = self._limited(self._strategy.resume(point), point.batches)
             if not self.position.abandoned:
@@ -297,7 +338,10 @@ class BatchFeeder:
         if self._restart_workers:
             start_workers(self._strategy.reader, self.generators())
             self._restart_workers = False
-        self.position = Position(start=self._strategy.snapshot())
+        start = self._strategy.snapshot()
+        if self.hidden is not None:
+            start = replace(start, hidden=self.hidden.capture())
+        self.position = Position(start=start)
         return self._limited(self._strategy.start(self.epoch), 0)
 
     def _limited(self, source: Iterable[Batch], consumed: int) -> Iterable[Batch]:

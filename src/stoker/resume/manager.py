@@ -161,6 +161,7 @@ class CheckpointManager:
             raise ValueError("resume='never', but this trainer has trained: make a new one")
         before = self._run.feeder
         if before is not None and before.loader is feeder.loader:
+            feeder.track_state(before.hidden)
             feeder.load_state_dict(before.state_dict())
 
     def log_finished(self) -> None:
@@ -190,8 +191,10 @@ class CheckpointManager:
     def begin(self, feeder: BatchFeeder) -> None:
         """Begin training: from the restored state, or with a first save."""
         self._record.write()
+        self._state.track(feeder, report=self.checkpoints is not None)
         if self.restored is not None and not self.restored.within_epoch:
             self._finish_restore()
+            feeder.restore_state()
         elif self.restored is None and self._run.step == 0:
             self._save(feeder, "between", wait=True)  # so that there is always one to resume from
 

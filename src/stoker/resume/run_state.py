@@ -13,6 +13,7 @@ from stoker.checkpoint import Checkpoints, Loaded
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.errors import CheckpointMismatchError
+from stoker.core.hidden_state import HiddenState
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Stateful
@@ -46,6 +47,7 @@ class RunState:
     step: Step
     history: History
     accumulate: int = 1
+    hidden: HiddenState | None = None
 
     # Capture
 
@@ -87,7 +89,8 @@ class RunState:
         """Return the state of this rank alone: RNG, data position, and what it has observed."""
         position = {"feeder": feeder.state_dict()} if feeder is not None else {}
         observed = {} if dist.is_main() else self._observed()
-        return {"random": random_state(), **position, **observed}
+        hidden = self.hidden.capture() if self.hidden is not None and self.hidden.begun else []
+        return {"random": random_state(), "hidden": hidden, **position, **observed}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """Return what can be read from a checkpoint without loading it.
@@ -130,6 +133,22 @@ class RunState:
 
     def _settings(self) -> dict[str, Any]:
         return {**settings_of(self.run), "accumulate": self.accumulate}
+
+    def track(self, feeder: BatchFeeder, *, report: bool) -> None:
+        """Track state without a ``state_dict``, and report what of it cannot be saved."""
+        feeder.track_state()
+        if self.hidden is None:
+            return
+        if not self.hidden.begun:
+            self.hidden.begin()
+        if report:
+            feeder.report_unsaved()
+            self.hidden.report_unsavable()
+
+    def hidden_digests(self) -> dict[str, str]:
+        """Return a digest of every value without a ``state_dict``, by a name for messages."""
+        states = [self.hidden, self.run.feeder.hidden if self.run.feeder is not None else None]
+        return {k: v for one in states if one is not None for k, v in one.digests().items()}
 
     # Restore
 
@@ -233,6 +252,8 @@ class Restored:
         if self.saved.shared["run"]["ends_epoch"]:
             run.requests.active.add("end_epoch")
         if self.saved.own is not None:
+            if self.state.hidden is not None:
+                self.state.hidden.restore(self.saved.own.get("hidden", []))
             set_random_state(self.saved.own["random"])
             shard = run.engine.parallel_model.data_rank
             if shard and was_saved_in_another_layout(self.saved.info, run.engine):

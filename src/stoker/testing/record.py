@@ -10,12 +10,11 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from stoker.config import ConfigError
+from stoker.core.digest import fingerprint, fingerprints
 from stoker.core.seed import random_state
 from stoker.hooks import Write
 from stoker.resume.run_state import RunState
 from stoker.run import Run
-from stoker.testing.digest import fingerprint, fingerprints
-from stoker.testing.unsaved_state import unsaved_values
 from stoker.testing.watcher import Watcher
 
 Parts: TypeAlias = dict[str, dict[str, str]]
@@ -80,7 +79,7 @@ class Recorder(Watcher):
         if point == "after_step":
             loss = run.loss if run.outputs else None
             parts = {**self._pending, "loss": {"": fingerprint(loss)}, **self._parts(self._state)}
-            self._write("step", run, parts=parts, unsaved=unsaved_values(self._state))
+            self._write("step", run, parts=parts, unsaved=self._state.hidden_digests())
         elif point == "after_run" and run.error is None:
             parts = self._parts(self._state)
             self._write("end", run, parts=parts, folder=str(run.dir))

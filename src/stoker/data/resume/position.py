@@ -1,11 +1,12 @@
 """`Position`: how far a pass over a loader has got, and what is needed to resume it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
+from stoker.core.hidden_state import Entries
 from stoker.data.resume.rng import RngSnapshot
 
 
@@ -18,12 +19,14 @@ class ResumePoint:
         start: the random number generators at the start of the pass.
         generators: the state of each generator of the loader at this point.
         num_workers: the number of worker processes that produced the skipped batches.
+        hidden: other state of the loader and its components at this point.
     """
 
     batches: int
     start: RngSnapshot
     generators: list[Tensor]
     num_workers: int
+    hidden: Entries = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -65,7 +68,11 @@ class Position:
 
     @classmethod
     def from_state_dict(
-        cls, state: Mapping[str, Any], generators: list[Tensor], num_workers: int
+        cls,
+        state: Mapping[str, Any],
+        generators: list[Tensor],
+        num_workers: int,
+        hidden: Entries,
     ) -> "Position":
         """Build a position whose pass is to be resumed.
 
@@ -73,6 +80,7 @@ class Position:
             state: what `state_dict` returned.
             generators: the saved state of each generator of the loader.
             num_workers: the saved number of worker processes of the loader.
+            hidden: the other saved state of the loader.
         """
         start = RngSnapshot.from_state_dict(state["start"])
         return cls(
@@ -81,5 +89,5 @@ class Position:
             drained=bool(state["drained"]),
             abandoned=bool(state["abandoned"]),
             start=start,
-            resume_point=ResumePoint(state["batches"], start, generators, num_workers),
+            resume_point=ResumePoint(state["batches"], start, generators, num_workers, hidden),
         )

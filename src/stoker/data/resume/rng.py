@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.core.hidden_state import Entries
+
 GlobalState: TypeAlias = dict[str, Any]
 """What `stoker.core.seed.random_state` returns, or a subset of its entries."""
 
@@ -21,11 +23,13 @@ class RngSnapshot:
         global_state: the global generators that the loader may draw from.
         generators: the state of each generator of the loader and its sampler.
         workers_running: whether the loader reuses workers from an earlier pass.
+        hidden: other state of the loader and its components, see `HiddenState`.
     """
 
     global_state: GlobalState = field(default_factory=dict)
     generators: list[Tensor] = field(default_factory=list)
     workers_running: bool = False
+    hidden: Entries = field(default_factory=list)
 
     def restore(self, generators: Sequence[torch.Generator]) -> None:
         """Restore the global generators, and ``generators`` of the loader."""
@@ -40,16 +44,20 @@ class RngSnapshot:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the snapshot as a tree of tensors, ints and strings."""
+        hidden = {"hidden": self.hidden} if self.hidden else {}
         return {
             "global": _packed(self.global_state),
             "generators": self.generators,
             "workers_running": int(self.workers_running),
+            **hidden,
         }
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "RngSnapshot":
         """Build the snapshot whose `state_dict` is ``state``."""
-        return cls(_unpacked(state["global"]), state["generators"], bool(state["workers_running"]))
+        running = bool(state["workers_running"])
+        hidden = state.get("hidden", [])
+        return cls(_unpacked(state["global"]), state["generators"], running, hidden)
 
 
 def torch_state() -> GlobalState:

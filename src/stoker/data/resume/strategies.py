@@ -28,7 +28,10 @@ from torch.utils.data import (
 )
 
 from stoker.core import dist
+from stoker.core.code_search import facts_of
+from stoker.core.hidden_state import HiddenState
 from stoker.core.log import get_logger
+from stoker.core.object_search import RNGS, attributes, search
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Batch, Stateful
 from stoker.data.dataloader import (
@@ -70,9 +73,11 @@ class ResumeStrategy(ABC):
         kind: the kind of loader, as stored in fingerprints.
         reader: the loader whose workers produce the batches.
         length: the number of batches in a pass; None if the loader does not know it.
+        hidden: the state of the loader that has no ``state_dict``; None if it is not tracked.
     """
 
     kind: str
+    hidden: HiddenState | None = None
 
     def __init__(self, loader: Any, name: str) -> None:
         self.loader = loader
@@ -133,6 +138,27 @@ class ResumeStrategy(ABC):
         yield
         set_random_state(before)
         set_generator_states(self.generators(), point.generators)
+        self._settle(point)
+
+    def _rewind(self, start: RngSnapshot) -> None:
+        """Restore the generators and the state of the loader to the start of a pass."""
+        start.restore(self.generators())
+        if self.hidden is not None:
+            self.hidden.rewind(start.hidden)
+
+    def _settle(self, point: ResumePoint) -> None:
+        """Restore the state of the loader to ``point``, after reading or skipping up to it."""
+        if self.hidden is None:
+            return
+        if self._is_synchronous and not point.num_workers:
+            self.hidden.restore(point.hidden)
+        else:
+            self.hidden.settle(point.hidden)
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether nothing is read ahead of the batches that are handed out."""
+        return isinstance(self.loader, DataLoader) and self.loader.num_workers == 0
 
 
 class SequenceStrategy(ResumeStrategy):
@@ -146,6 +172,7 @@ class SequenceStrategy(ResumeStrategy):
 
     def resume(self, point: ResumePoint) -> Iterator[Batch]:
         """Yield the batches from that index."""
+        self._settle(point)
         for index in count(point.batches):
             try:
                 batch = self.loader[index]
@@ -163,6 +190,9 @@ class StatefulLoaderStrategy(ResumeStrategy):
         super().__init__(loader, name)
         self._started = False
         self._restored: Any = None  # until a pass starts
+
+    def _settle(self, point: ResumePoint) -> None:
+        """Restore nothing: the loader's own state was restored last and takes precedence."""
 
     def snapshot(self) -> RngSnapshot:
         """Capture nothing: the loader keeps what it needs."""
@@ -206,6 +236,9 @@ class StatefulDatasetStrategy(ResumeStrategy):
         super().__init__(loader, name)
         self._batches: Any = None
         self._restored: Any = None  # until a pass starts
+
+    def _settle(self, point: ResumePoint) -> None:
+        """Restore nothing: the loader's own state was restored last and takes precedence."""
 
     def snapshot(self) -> RngSnapshot:
         """Capture nothing: the dataset keeps what it needs."""
@@ -251,7 +284,7 @@ class ReplayStrategy(ResumeStrategy):
             "(a map-style dataset, or a loader with state_dict, resumes immediately)"
         )
         with self._rng_of(point):
-            point.start.restore(self.generators())
+            self._rewind(point.start)
             batches = iter(self.loader)
             self._discard(batches, point.batches)
         yield from batches
@@ -302,12 +335,17 @@ class MapStyleStrategy(ResumeStrategy):
         before = random_state()
 
         def rewind() -> None:
-            point.start.restore(generators)
+            self._rewind(point.start)
 
         def after_skip() -> None:
+            if loader.num_workers == 0:
+                settle()
+
+        def settle() -> None:
             set_random_state(before)
             if loader.num_workers == point.num_workers == 0:
                 set_generator_states(generators, point.generators)
+            self._settle(point)
 
         if loader.num_workers and not isinstance(loader.dataset, SeededDataset):
             _log.info(
@@ -319,7 +357,10 @@ class MapStyleStrategy(ResumeStrategy):
         indices = SkippingSampler(
             loader._index_sampler, point.batches, before_skip=before_skip, after_skip=after_skip
         )
-        yield from batches_at(loader, indices)
+        batches = batches_at(loader, indices)
+        if loader.num_workers:  # indices were drawn ahead for them
+            settle()
+        yield from batches
 
 
 class ShardedStrategy(ResumeStrategy):
@@ -363,7 +404,7 @@ class ShardedStrategy(ResumeStrategy):
     def resume(self, point: ResumePoint) -> Iterator[Batch]:
         """Yield this rank's remaining batches."""
         with self._rng_of(point):
-            point.start.restore(self.generators())
+            self._rewind(point.start)
             batches = batches_of(self.reader)
         yield from batches
 
@@ -389,6 +430,8 @@ class ShardedStrategy(ResumeStrategy):
             set_epoch(self.loader, state["epoch"])  # the sampler's order may depend on it
         self._epoch = saved.get("epoch", state.get("epoch", 0))
         self._single_order = bool(saved.get("single_order", 1))
+        if self.hidden is not None:
+            self.hidden.rewind(point.start.hidden)
         order = self._order_drawn_at(point.start) if self._single_order else self._seeded_order()
         by_one = point.batches * state["loader"].get("batch_size", 1)
         self._indices.order = order
@@ -445,7 +488,7 @@ class ShardedStrategy(ResumeStrategy):
         """Return the order that a single process drew when it started a pass at ``start``."""
         loader, generators = self.loader, self.generators()
         with preserve_rng(*generators):
-            start.restore(generators)
+            self._rewind(start)
             if loader.batch_sampler is None:
                 samples = iter(loader.sampler)
             else:
@@ -486,6 +529,8 @@ def strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
 
 
 def _strategy_type(loader: Any) -> type[ResumeStrategy]:
+    if _loses_state(loader):
+        return ReplayStrategy
     if isinstance(loader, Stateful):
         return StatefulLoaderStrategy
     if isinstance(loader, Sequence) and type(loader).__iter__ in _ITERATE_BY_INDEX:
@@ -496,3 +541,33 @@ def _strategy_type(loader: Any) -> type[ResumeStrategy]:
         if isinstance(loader.dataset, Stateful) and loader.num_workers == 0:
             return StatefulDatasetStrategy
     return ReplayStrategy
+
+
+def _loses_state(loader: Any) -> bool:
+    """Return whether the ``state_dict`` of a loader or its dataset is known not to be exact.
+
+    Hugging Face datasets leave out the contents of their shuffle buffers. A `StatefulDataLoader`
+    asks a sampler without ``state_dict`` for several orders when it resumes.
+    """
+    if not isinstance(loader, DataLoader):
+        return _has_shuffle_buffer(loader)
+    sampler = sampler_of(loader)
+    if isinstance(loader, Stateful) and not isinstance(sampler, Stateful):
+        found = search([("sampler", sampler)])
+        counts = any(facts_of(function).counts for function in found.functions.values())
+        if counts or any(isinstance(value, RNGS) for value in found.values.values()):
+            return True
+    return _has_shuffle_buffer(loader.dataset)
+
+
+def _has_shuffle_buffer(dataset: Any) -> bool:
+    """Return whether this is a streaming Hugging Face dataset that shuffles."""
+    left = [attributes(dataset).get("_ex_iterable")]
+    while left:
+        one = left.pop()
+        if type(one).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        held = attributes(one)
+        left += [held["ex_iterable"]] if "ex_iterable" in held else []
+        left += held.get("ex_iterables", [])
+    return False

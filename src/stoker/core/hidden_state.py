@@ -1,0 +1,482 @@
+"""Save and restore state of user code that has no ``state_dict``.
+
+A sampler with a generator of its own, a dataset that counts its passes, a step with a running mean:
+`HiddenState` finds such values, saves those that have changed since the run began, and restores
+them in the same objects. A value that the user edits between two runs, and that training does not
+change, is never overridden. What cannot be saved is reported once.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from types import CellType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stoker.core.code_search import facts_of
+from stoker.core.digest import digest
+from stoker.core.log import get_logger
+from stoker.core.object_search import (
+    ARRAYS,
+    CONTAINERS,
+    ITERATORS,
+    MAX_ITEMS,
+    RNGS,
+    SCALARS,
+    Found,
+    Place,
+    is_plain,
+    name_of,
+    sample,
+    search,
+)
+
+Entries: TypeAlias = list[list[Any]]
+"""Saved values, each with its place: ``[owner, key, value]``."""
+
+_log = get_logger()
+
+_MISSING = object()
+_MAX_HASHED = {Tensor: 2**20, np.ndarray: 2**25}
+"""Arrays of more bytes are compared by a sample; tensors know themselves whether they changed."""
+
+_MAX_SAVED = 256 * 2**20
+"""Larger values are not saved, but reported."""
+
+_MAX_IN_CONTAINER = 2**24
+"""Containers whose arrays have more bytes are not saved, but reported."""
+
+_MAX_NUMBERS = 4_000_000
+"""Lists of more numbers are not saved, but reported."""
+
+
+class HiddenState:
+    """The changing values of some objects, and of the variables that their functions use.
+
+    Args:
+        roots: returns the objects to search, by name.
+        ignore: returns objects that others save.
+    """
+
+    def __init__(
+        self,
+        roots: Callable[[], Iterable[tuple[str, Any]]],
+        ignore: Callable[[], Iterable[Any]] = tuple,
+    ) -> None:
+        self._roots, self._ignore = roots, ignore
+        self._reported: set[str] = set()
+        self._rewound: dict[Place, Any] = {}
+        self._late: dict[Place, Any] = {}
+        self._owners: set[str] = set()
+        self._baseline: dict[Place, Any] = {}
+        self._first: dict[Place, Any] = {}
+        self.begun = False
+
+    def begin(self, restored: Entries = ()) -> None:  # type: ignore[assignment]
+        """Remember the values with which a run begins, except for those that were restored."""
+        apart = {(owner, key) for owner, key, _ in restored} if self.begun else set()
+        found, self.begun = self.search(), True
+        self._owners.update(found.owners)
+        for place, value in found.values.items():
+            if place not in apart and not isinstance(value, RNGS):
+                self._baseline[place] = _signature(value)
+                self._first[place] = _saved_if_small(value)
+
+    def search(self) -> Found:
+        """Return the values as they are now."""
+        return search(self._roots(), self._ignore())
+
+    def report_unsavable(self) -> None:
+        """Report what is known not to be savable before it changes."""
+        for place, value in self.search().values.items():
+            if isinstance(value, ITERATORS):
+                self._report(place, value, _fix_of(value))
+            elif isinstance(value, random.SystemRandom):
+                self._report(place, value, "use random.Random(seed)")
+
+    def capture(self) -> Entries:
+        """Return the values that have changed since the run began, and all generators."""
+        entries: Entries = []
+        found = self.search()
+        for place, value in found.values.items():
+            if isinstance(value, ITERATORS):
+                if place not in self._baseline:
+                    self._report(place, value, _fix_of(value))
+            elif isinstance(value, RNGS) or self._has_changed(place, value):
+                entries += self._captured(found, place, value)
+        return entries
+
+    def restore(self, entries: Entries) -> None:
+        """Restore captured values, and others that have changed to where the run began."""
+        found = self.search()
+        saved = {(owner, key) for owner, key, _ in entries}
+        for place, first in self._first.items():
+            if place in saved or place not in found.values or first is _MISSING:
+                continue
+            if _signature(found.values[place]) != self._baseline[place]:
+                self._put(found, place, first)
+        for owner, key, value in entries:
+            self._put(found, (owner, key), value)
+
+    def rewind(self, entries: Entries) -> None:
+        """Restore the state at the beginning of a pass, which is then read again."""
+        self.restore(entries)
+        self._rewound = _signatures(self.search(), rngs=True)
+
+    def settle(self, entries: Entries) -> None:
+        """Restore what was captured within a pass, apart from what reading it again has changed.
+
+        Workers read ahead: what the sampler has changed by then is ahead of the batches.
+        """
+        now = _signatures(found := self.search(), rngs=True)
+        for owner, key, value in entries:
+            if now.get((owner, key)) == self._rewound.get((owner, key)):
+                self._put(found, (owner, key), value)
+
+    def digests(self) -> dict[str, str]:
+        """Return a digest of every value, by a name to show to the user."""
+        return {
+            f"{name_of(place).replace('.', ': ', 1)} ({type(value).__name__})": digest(value)
+            for place, value in self.search().values.items()
+            if not isinstance(value, ITERATORS)
+        }
+
+    def _has_changed(self, place: Place, value: Any) -> bool:
+        if place[0] in self._owners:
+            return bool(_signature(value) != self._baseline.get(place, _MISSING))
+        now = _signature(value)  # of an object that did not exist when the run began
+        return bool(self._late.setdefault(place, now) != now)
+
+    def _captured(self, found: Found, place: Place, value: Any) -> Entries:
+        if place[0] not in self._owners:
+            self._report(place, value, "create it before training begins")
+            return []
+        try:
+            return [[*place, _encode(value)]]
+        except (TypeError, ValueError, NotImplementedError):
+            if not (isinstance(value, dict) and _is_deterministic(found)):
+                fix = "make it a function of the index, or keep only a few plain values"
+                self._report(place, value, fix)
+            return []
+
+    def _put(self, found: Found, place: Place, saved: Any) -> None:
+        owner = found.owners.get(place[0], _MISSING)
+        current = found.values.get(place, _MISSING)
+        try:
+            if owner is _MISSING:
+                raise TypeError
+            _restore_value(owner, place[1], current, saved)
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError):
+            self._warn(
+                place,
+                f"resume: the saved value of {name_of(place)} could not be restored, because the "
+                "object that held it is not there or is of another kind: results may differ from "
+                "those of an uninterrupted run",
+            )
+
+    def _report(self, place: Place, value: Any, fix: str) -> None:
+        self._warn(
+            place,
+            f"{name_of(place)} ({type(value).__name__}) changes during training and cannot be "
+            f"saved: results after a resume may differ; {fix}, or check with 'stoker prove'",
+        )
+
+    def _warn(self, place: Place, message: str) -> None:
+        name = name_of(place)
+        if name not in self._reported:
+            self._reported.add(name)
+            _log.warning(message, ranks=None)
+
+
+def _is_deterministic(found: Found) -> bool:
+    """Return whether nothing that was found draws or counts, so that a cache holds no state."""
+    facts = [facts_of(function) for function in found.functions.values()]
+    has_rng = any(isinstance(value, RNGS) for value in found.values.values())
+    return not has_rng and not any(one.draws or one.counts for one in facts)
+
+
+# Compare
+
+
+def _signatures(found: Found, *, rngs: bool = False) -> dict[Place, Any]:
+    return {
+        place: _signature(value)
+        for place, value in found.values.items()
+        if rngs or not isinstance(value, RNGS)
+    }
+
+
+def _signature(value: Any) -> Any:
+    """Return something that differs if the value does, in bounded time."""
+    if isinstance(value, (*SCALARS, *ITERATORS)):
+        return type(value), repr(value) if isinstance(value, SCALARS) else None
+    if isinstance(value, Tensor):
+        return _tensor_signature(value)
+    if isinstance(value, np.ndarray):
+        return _array_signature(value)
+    if isinstance(value, CONTAINERS):
+        return _container_signature(value)
+    return digest(value.name if isinstance(value, Enum) else value)
+
+
+def _array_signature(array: "np.ndarray[Any, Any]") -> Any:
+    if array.dtype.kind == "O":
+        return array.shape
+    if array.nbytes <= _MAX_HASHED[np.ndarray]:
+        return digest(array)
+    return array.shape, str(array.dtype), digest(array.flat[:: max(1, array.size // 1024)])
+
+
+def _tensor_signature(tensor: Tensor) -> Any:
+    if tensor.nbytes <= _MAX_HASHED[Tensor]:
+        return digest(tensor)
+    version = None if tensor.is_inference() else tensor._version
+    kind = (tensor.shape, tensor.dtype, version)
+    if not tensor.is_contiguous():
+        return kind
+    flat = tensor.detach().view(-1)
+    return *kind, digest(flat[:: max(1, flat.numel() // 1024)])
+
+
+def _container_signature(value: Any) -> Any:
+    if not is_plain(value):
+        return type(value), len(value)
+    if isinstance(value, set | frozenset):
+        return digest(value) if len(value) <= MAX_ITEMS else len(value)
+    items = list(sample(value))
+    total = _sum(value, items) if len(value) > MAX_ITEMS else None
+    if sum(item.nbytes for item in items if isinstance(item, ARRAYS)) > _MAX_HASHED[Tensor]:
+        items = [_excerpt(item) if isinstance(item, ARRAYS) else item for item in items]
+    return type(value), len(value), total, digest([_bounded(item) for item in items])
+
+
+def _sum(value: Any, items: list[Any]) -> Any:
+    """Return the sum of a long container of numbers, in which a sample would miss a change."""
+    numbers = dict.values(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        items = items[1::2]
+    if len(value) > _MAX_NUMBERS or not all(type(item) in (int, float) for item in items):
+        return None
+    try:
+        return repr(sum(numbers))
+    except TypeError:
+        return None
+
+
+def _excerpt(array: Any) -> Any:
+    """Return some of an array's elements."""
+    if array.ndim == 0 or 0 in array.shape:
+        return array
+    row = array[0] if array.ndim > 1 else array
+    return row[:: max(1, len(row) // 64)] if row.ndim == 1 else row.reshape(-1)[:64]
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value with containers in it replaced by their signatures."""
+    return str(_container_signature(value)) if isinstance(value, CONTAINERS) else value
+
+
+# Encode
+
+
+def _saved_if_small(value: Any) -> Any:
+    """Return the encoded value, or a marker if keeping it would cost much."""
+    if isinstance(value, SCALARS):
+        return value
+    if isinstance(value, ARRAYS) and value.nbytes > _MAX_HASHED[Tensor]:
+        return _MISSING
+    if isinstance(value, CONTAINERS) and (len(value) > MAX_ITEMS or not is_plain(value)):
+        return _MISSING
+    try:
+        return _encode(value)
+    except (TypeError, ValueError):
+        return _MISSING
+
+
+def _encode(value: Any) -> Any:
+    """Return a copy of a value as a tree that a checkpoint can hold.
+
+    Raises:
+        TypeError: the value cannot be saved.
+    """
+    if isinstance(value, RNGS):
+        return {"rng": _rng_state(value)}
+    if isinstance(value, Enum):
+        return {"enum": value.name}
+    if isinstance(value, ARRAYS):
+        if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
+            raise ValueError
+        return {"array": value.detach().clone() if isinstance(value, Tensor) else value.copy()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, CONTAINERS):
+        return _encode_container(value)
+    if not isinstance(value, (*SCALARS, np.generic)):
+        raise TypeError
+    return value
+
+
+def _encode_container(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > 64 and (array := _as_array(value)) is not None:
+        return {"numbers": array}
+    if isinstance(value, dict) and len(value) > 64:
+        table = [_as_array(list(value)), _as_array(list(dict.values(value)))]
+        if all(part is not None for part in table):
+            return {"table": table}
+    if len(value) > MAX_ITEMS or not is_plain(value) or _nbytes(value) > _MAX_IN_CONTAINER:
+        raise ValueError
+    if isinstance(value, dict):
+        pairs = [[_encode(key), _encode(item)] for key, item in dict.items(value)]
+        return {"dict": pairs}
+    kind = next(name for name, one in _BUILDERS.items() if isinstance(value, one))
+    items = sorted(value, key=repr) if kind in ("set", "frozenset") else value
+    return {kind: [_encode(item) for item in items]}
+
+
+def _nbytes(value: Any) -> int:
+    """Return the size of the arrays in a container."""
+    if isinstance(value, ARRAYS):
+        return int(value.nbytes)
+    if isinstance(value, dict):
+        return sum(map(_nbytes, dict.values(value)))
+    return sum(map(_nbytes, value)) if isinstance(value, CONTAINERS) else 0
+
+
+def _as_array(value: list[Any]) -> "np.ndarray[Any, Any] | None":
+    """Return a list of ints or of floats as an array, which is far smaller than JSON."""
+    kinds = set(map(type, value))
+    if len(value) > _MAX_NUMBERS or kinds not in ({int}, {float}):
+        return None
+    try:
+        return np.array(value, dtype=np.int64 if kinds == {int} else np.float64)
+    except OverflowError:
+        return None
+
+
+def _rng_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        version, keys, gauss = generator.getstate()
+        return [version, np.array(keys, dtype=np.int64), gauss]
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.get_state()
+
+
+# Restore
+
+
+def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
+    """Set a value to what was saved: in place if it is mutable, so that it stays shared."""
+    tag, content = next(iter(saved.items())) if isinstance(saved, dict) else ("", saved)
+    if tag == "rng":
+        if not isinstance(current, RNGS):
+            current = _new_rng(content)
+            _set(owner, key, current)
+        _set_rng_state(current, content)
+    elif tag == "array" and _fits(current, content):
+        if isinstance(current, Tensor):
+            current.detach().data.copy_(content)
+        else:
+            current[...] = content
+    elif tag == "enum":
+        _set(owner, key, type(current)[content])
+    elif tag in ("dict", "table", "list", "numbers", "set", "deque") and _refilled(
+        current, _decode(saved)
+    ):
+        return
+    else:
+        _set(owner, key, _decode(saved, type(current)))
+
+
+def _fits(current: Any, saved: Any) -> bool:
+    kinds = (Tensor, np.ndarray)
+    same = any(isinstance(current, kind) and isinstance(saved, kind) for kind in kinds)
+    return same and current.shape == saved.shape and current.dtype == saved.dtype
+
+
+def _refilled(current: Any, value: Any) -> bool:
+    """Replace the contents of a container; return whether that is possible."""
+    if isinstance(value, dict) and isinstance(current, dict):
+        dict.clear(current)
+        dict.update(current, value)
+    elif isinstance(value, set) and isinstance(current, set):
+        current.clear()
+        current.update(value)
+    elif isinstance(value, list) and isinstance(current, list):
+        current[:] = value
+    elif isinstance(value, deque) and isinstance(current, deque):
+        current.clear()
+        current.extend(value)
+    else:
+        return False
+    return True
+
+
+def _decode(saved: Any, kind: type | None = None) -> Any:
+    """Return the value that `_encode` saved; a named tuple if the current value is one."""
+    if not isinstance(saved, dict):
+        return saved
+    tag, content = next(iter(saved.items()))
+    if tag == "tuple" and kind is not None and hasattr(kind, "_make"):
+        return kind._make(map(_decode, content))
+    if tag in _BUILDERS:
+        return _BUILDERS[tag](map(_decode, content))
+    return _DECODERS[tag](content)
+
+
+_BUILDERS: dict[str, Any] = {
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "tuple": tuple,
+    "list": list,
+}
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "numbers": lambda array: array.tolist(),
+    "array": lambda array: array.clone() if isinstance(array, Tensor) else array.copy(),
+    "complex": lambda parts: complex(*parts),
+    "table": lambda parts: dict(zip(*(part.tolist() for part in parts), strict=True)),
+    "dict": lambda pairs: {_decode(key): _decode(value) for key, value in pairs},
+}
+
+
+def _new_rng(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return torch.Generator()
+    if isinstance(state, list):
+        return random.Random()
+    bits = getattr(np.random, state["bit_generator"])()
+    return np.random.RandomState(bits) if "has_gauss" in state else np.random.Generator(bits)
+
+
+def _set_rng_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        version, keys, gauss = state
+        generator.setstate((version, tuple(keys.tolist()), gauss))
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _set(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, CellType):
+        owner.cell_contents = value
+    elif isinstance(owner, dict | list | deque):
+        owner[key] = value
+    elif isinstance(owner, type):
+        type.__setattr__(owner, key, value)
+    else:
+        object.__setattr__(owner, key, value)
+
+
+def _fix_of(value: Any) -> str:
+    if isinstance(value, torch.optim.Optimizer):
+        return "pass all optimizers to the Engine, as a mapping"
+    return "keep the position as an integer instead, or create the iterator in each pass"

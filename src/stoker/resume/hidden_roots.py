@@ -1,0 +1,47 @@
+"""The objects of a training, apart from its data, that may keep state without a ``state_dict``."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stoker.core.object_search import is_of_stoker
+from stoker.core.types import Stateful
+from stoker.data.dataloader import roots_of
+from stoker.hooks.base.hook import Hook
+from stoker.run import Run
+from stoker.step import Step
+
+
+def training_roots(
+    run: Run, hooks: Iterable[Hook], step: Step, val_loaders: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the model, the criterion, the step, the hooks and the validation data, with names."""
+    engine = run.engine
+    yield "model", engine.model
+    if engine.given_criterion is not None:
+        yield "criterion", engine.given_criterion
+    if not isinstance(step, Stateful):
+        yield "step", step
+    for hook in hooks:
+        if not _saves_itself(hook):
+            yield f"hook {hook.name}", hook
+    for name, scheduler in engine.lr_schedulers.items():
+        yield f"lr_scheduler {name}".rstrip(), vars(scheduler).get("lr_lambdas", [])
+    for name, loader in val_loaders.items():
+        yield from roots_of(loader, f"{name} loader")
+
+
+def saved_by_others(run: Run, hooks: Iterable[Hook], step: Step) -> list[Any]:
+    """Return the objects whose state is saved anyway, or that hold no state of the training."""
+    engine = run.engine
+    known = [
+        *engine.optimizers.values(),
+        *engine.lr_schedulers.values(),
+        *filter(_saves_itself, hooks),
+    ]
+    return [run, engine, run.events, run.feeder, hooks, vars(step).get("points"), *known]
+
+
+def _saves_itself(hook: Hook) -> bool:
+    """Return whether a user has written a ``state_dict`` for this hook."""
+    owner = next(cls for cls in type(hook).__mro__ if "state_dict" in vars(cls))
+    return not is_of_stoker(owner)
