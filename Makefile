@@ -7,7 +7,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board soak fuzz stuck reshard clean same-python
+    bench-parallel bench-board board soak fuzz stuck reshard matrix clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -26,6 +26,7 @@ help:
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
+	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -97,6 +98,9 @@ stuck: .venv/installed-dev
 
 reshard: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)
+
+matrix: .venv/installed-dev
+	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

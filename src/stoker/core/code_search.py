@@ -17,9 +17,42 @@ import torch
 from numpy.random import mtrand
 
 _LIBRARIES = frozenset(
-    "stoker torch numpy pandas pyarrow scipy sklearn PIL cv2 h5py datasets tokenizers transformers "
-    "accelerate safetensors torchmetrics torchdata tqdm rich wandb mlflow tensorboard tensorboardX "
-    "matplotlib pytest psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf".split()  # noqa: SIM905, one word per line is no easier to read
+    [
+        "stoker",
+        "torch",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "scipy",
+        "sklearn",
+        "PIL",
+        "cv2",
+        "h5py",
+        "datasets",
+        "tokenizers",
+        "transformers",
+        "accelerate",
+        "safetensors",
+        "torchmetrics",
+        "torchdata",
+        "tqdm",
+        "rich",
+        "wandb",
+        "mlflow",
+        "tensorboard",
+        "tensorboardX",
+        "matplotlib",
+        "pytest",
+        "psutil",
+        "fsspec",
+        "requests",
+        "aiohttp",
+        "boto3",
+        "ray",
+        "pyspark",
+        "yaml",
+        "omegaconf",
+    ]
 )
 """Packages whose objects keep no state that a training depends on, or save it themselves."""
 
