@@ -277,7 +277,7 @@ class Engine:
         """Return the weights that this process holds, under all names that they have here."""
         return local_weights(unwrap(self.model), weights)
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> dict[str, Tensor]:
         """Return the unsharded weights by name, on the CPU. All processes must call it.
 
         Extra state of modules, from `get_extra_state`, is included.

@@ -117,8 +117,12 @@ def metrics_in(info: dict[str, Any]) -> dict[str, float]:
     return {
         str(name): value
         for name, value in (found.items() if isinstance(found, dict) else ())
-        if isinstance(value, Real) and not (isinstance(value, int) and abs(value) >= LARGEST)
+        if _is_number(value)
     }
+
+
+def _is_number(value: Any) -> bool:
+    return abs(value) < LARGEST if type(value) is int else isinstance(value, Real)
 
 
 def _check_file(name: str, record: Any) -> FileRecord:
