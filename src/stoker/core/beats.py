@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import torch.distributed as c10d
+import torch.distributed
+
+c10d: Any = torch.distributed  # torch's types leave out half of what is used here
 
 HUNG = 75
 """The exit code of a process that hung."""
@@ -102,7 +104,8 @@ def process_stat(pid: int) -> tuple[str, str]:
 
 def collective_counts() -> dict[str, int]:
     """Return how many collectives this rank has started in each process group."""
-    counts, world = {}, c10d.distributed_c10d._world
+    counts: dict[str, int] = {}
+    world = c10d.distributed_c10d._world
     for group, name in list(world.pg_names.items()):
         with suppress(RuntimeError):  # some backends do not count
             counts[name] = group._get_sequence_number_for_group()
@@ -167,7 +170,7 @@ class BeatExchange:
         return self.seen
 
     def _run(self) -> None:
-        while not self.closed:
+        while True:
             self._wake.wait(self._interval)
             self._wake.clear()
             if self.closed:

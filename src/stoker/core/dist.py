@@ -48,8 +48,9 @@ def _store_of_attempt() -> dict[str, Any]:
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if count == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
         return {}
-    store, rank, world_size = next(c10d.rendezvous("env://"))
-    store = c10d.PrefixStore(f"stoker/attempt-{count}", store)
+    torch_distributed: Any = c10d  # torch's types leave these out
+    store, rank, world_size = next(torch_distributed.rendezvous("env://"))
+    store = torch_distributed.PrefixStore(f"stoker/attempt-{count}", store)
     return {"store": store, "rank": rank, "world_size": world_size}
 
 

@@ -93,6 +93,6 @@ class Stack:
 
 def _hook_at(frame: FrameType) -> str:
     """Return the hook and the point that a call of `HookList.fire` has reached."""
-    values = frame.f_locals
-    hook = getattr(values.get("call"), "__self__", None)
-    return f"in hook {getattr(hook, 'name', '?')!r} at {values.get('point')}"
+    hooks, call, point = (frame.f_locals.get(name) for name in ("self", "call", "point"))
+    hook = hooks.owner(call, point) if hooks is not None and call is not None else None
+    return f"in hook {hook.name!r} at {point}" if hook is not None else f"at {point}"

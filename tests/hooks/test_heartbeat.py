@@ -1,0 +1,125 @@
+"""How a rank that hangs is told from one that works, compiles, or waits for another."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from stoker import Step, Trainer, hooks
+from stoker.core.beats import Beat
+from stoker.hooks import heartbeat
+from stoker.hooks.base.agreement import with_agreement
+from stoker.hooks.base.stack import Stack
+from stoker.hooks.heartbeat import Watchdog, _waits
+from support.toys import batches, engine
+
+BEAT = Beat(1, "in step 3", False, {"0": 7}, "", False, "here", 1, "1")
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "waits"),
+    [
+        ({"0": 8}, [{"0": 7}], True),
+        ({"0": 7}, [{"0": 8}], False),
+        ({"0": 7}, [{"0": 7}], False),
+        ({"0": 8, "1": 3}, [{"0": 8, "1": 2}], True),  # in the background, as saves do
+        ({"0": 8, "1": 3}, [{"0": 7, "1": 4}], False),  # each waits for the other
+        ({"0": 8}, [{"0": 8}, {"0": 7}], True),
+        ({"0": 8, "own": 1}, [{"0": 8, "theirs": 9}], False),
+        ({}, [{}], False),
+    ],
+)
+def test_a_rank_waits_if_it_has_started_more_collectives_than_another(own, others, waits):
+    beats = [replace(BEAT, collectives=other) for other in others]
+    assert _waits(replace(BEAT, collectives=own), beats) is waits
+
+
+def test_a_rank_within_a_collective_waits_unless_another_has_gone_further():
+    inside = replace(BEAT, waiting=True)
+    assert _waits(inside, [BEAT])
+    assert not _waits(inside, [replace(BEAT, collectives={"0": 8})])
+
+
+def test_the_stack_tells_what_a_run_is_doing():
+    found: dict[str, str] = {}
+
+    def record(name: str) -> None:
+        found.setdefault(name, Stack(threading.get_ident()).where(trainer.run))
+
+    class Recording(Step):
+        def forward(self, engine, batch):
+            record("forward" if engine.model.training else "validation")
+            return super().forward(engine, batch)
+
+        def update(self, engine):
+            record("update")
+            return super().update(engine)
+
+    def loader(name: str):
+        for batch in batches(2):
+            record(name)
+            yield batch
+
+    class Loader:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __iter__(self):
+            return loader(self.name)
+
+    hook = hooks.Callback(after_step=lambda run: record("hook"))
+    trainer = Trainer(engine(), [hook], step=Recording())
+    trainer.fit(Loader("data"), Loader("validation data"), epochs=1)
+    assert found == {
+        "data": "fetching data after step 0",
+        "forward": "in the forward pass of step 1",
+        "update": "in the update of step 1",
+        "hook": "in hook 'Callback' at after_step, after step 1",
+        "validation data": "fetching data for the validation after step 1",
+        "validation": "in the validation after step 1",
+    }
+
+
+def watched(*, steps: int, works: bool = False, compiling: bool = False) -> float:
+    """Return how long a process may go without progress."""
+    watchdog = Watchdog(Trainer(engine(), []).run, 300.0, 5.0)
+    watchdog._steps, watchdog._cpu = steps, 0.0
+    with patch.object(heartbeat, "process_time", lambda: 5.0 if works else 0.1):
+        return watchdog._limit(SimpleNamespace(compiling=compiling), 100.0)
+
+
+def test_a_process_that_stands_still_is_given_less_time_than_one_that_works_or_compiles():
+    assert watched(steps=2) == 300
+    assert watched(steps=1) == 1200
+    assert watched(steps=2, works=True) == 1200
+    assert watched(steps=2, compiling=True) == 1800
+
+
+def test_imports_and_compilation_are_recognized_on_the_stack():
+    def stack_from(file: str) -> Stack:
+        code = compile("stack = Stack(threading.get_ident())", file, "exec")
+        names = {"Stack": Stack, "threading": threading}
+        exec(code, names)
+        return names["stack"]
+
+    assert stack_from("<frozen importlib._bootstrap>").compiling
+    assert stack_from("/site-packages/torch/_inductor/compile_fx.py").compiling
+    assert not stack_from("/site-packages/torch/_dynamo/eval_frame.py").compiling  # also runs
+    assert stack_from("/usr/lib/python3.12/bdb.py").in_debugger
+    assert not stack_from("train.py").in_debugger
+
+
+def test_a_job_of_several_ranks_is_watched_and_a_single_process_is_not():
+    assert with_agreement([]) == []
+    with patch("stoker.core.dist.world_size", lambda: 2):
+        assert [hook.name for hook in with_agreement([])] == ["Heartbeat", "Agreement"]
+        own = hooks.Heartbeat(after=None)
+        assert with_agreement([own])[0] is own
+        assert len(with_agreement([own])) == 2
+
+
+def test_none_turns_it_off():
+    Trainer(engine(), [hooks.Heartbeat(after=None)]).fit(batches(2), epochs=1)
+    assert not [one for one in threading.enumerate() if "_watch" in one.name]
