@@ -45,7 +45,7 @@ class Beat:
     host: str
     pid: int
     started: str
-    """When the process started, which tells it from a later one with the same ``pid``."""
+    """When the process started, which differs for a later one with the same ``pid``."""
 
     @property
     def process(self) -> str:
@@ -153,6 +153,7 @@ class BeatExchange:
 
     def start(self) -> None:
         """Start the thread."""
+        self._wake.set()
         self._thread.start()
 
     def stop(self) -> None:

@@ -38,8 +38,7 @@ _WORKING = 0.01
 class Heartbeat(Hook):
     """Ends a job in which a rank hangs: in its data, a step, a validation, a save or a hook.
 
-    A thread of each process looks at the process a few times a minute, and training does nothing
-    for it. A process stands still if its counters, collectives and saves do not advance and it uses
+    A thread checks each process a few times a minute, which costs nothing per step. A process stands still if its counters, collectives and saves do not advance and it uses
     no CPU. After ``after`` seconds it prints what it is doing and the stacks of its threads, and
     exits with code 75. A process that works without advancing, or is in its first step, has four
     times as long; one that compiles has half an hour.
@@ -96,7 +95,7 @@ class Heartbeat(Hook):
                 run.error.add_note(line)
 
     def _watch(self, watchdog: "Watchdog", done: threading.Event, interval: float) -> None:
-        while not done.wait(interval) and watchdog.look(monotonic()):
+        while not done.wait(interval) and watchdog.check(monotonic()):
             pass
         watchdog.leave()
 
@@ -107,7 +106,7 @@ class Watchdog:
     Args:
         run: the run in progress, on the thread that calls this.
         after: seconds to stand still.
-        interval: seconds between two looks.
+        interval: seconds between two checks.
     """
 
     def __init__(self, run: Run, after: float, interval: float) -> None:
@@ -115,8 +114,8 @@ class Watchdog:
         self._thread = threading.get_ident()
         self._parent = os.getppid()
         self._progress: Any = None
-        self._samples, self._steps = (0, 0), 0  # at how many looks there had been new steps
-        self._since = self._last_look = monotonic()
+        self._samples, self._steps = (0, 0), 0  # at how many checks there were new steps
+        self._since = self._last_check = monotonic()
         self._cpu = 0.0
         self._exchange = BeatExchange(interval) if dist.world_size() > 1 else None
         if self._exchange is not None:
@@ -126,14 +125,14 @@ class Watchdog:
             self._exchange.own = self._beat(Stack(self._thread))
             self._exchange.start()
 
-    def look(self, now: float) -> bool:
-        """Look at the run, and end a process that hangs; return whether the run is in progress."""
+    def check(self, now: float) -> bool:
+        """Check the run, and end a process that hangs; return whether the run is in progress."""
         stack = Stack(self._thread)
         if not stack.in_trainer:
             return False
         progress = self._measure()
-        overslept = now - self._last_look > max(self._after / 2, 3 * self._interval)
-        self._last_look = now
+        overslept = now - self._last_check > max(self._after / 2, 3 * self._interval)
+        self._last_check = now
         if progress != self._progress or overslept or stack.in_debugger or _is_traced():
             self._steps += progress[:2] != self._samples
             self._samples, self._progress = progress[:2], progress
@@ -164,7 +163,7 @@ class Watchdog:
             if seen.beat.left == "ended" or (seen.beat.gone and not seen.beat.left)
         ]
 
-    # Looking
+    # Measuring
 
     def _measure(self) -> tuple[Any, ...]:
         """Return numbers of which some change when the run advances."""

@@ -57,7 +57,7 @@ class Stack:
 
     @property
     def waiting(self) -> bool:
-        """Whether the innermost call is one of torch.distributed."""
+        """Whether the innermost call is one of torch's collectives."""
         return bool(self._files) and self._files[-1].startswith(_DISTRIBUTED)
 
     @property
