@@ -123,3 +123,16 @@ def test_a_job_of_several_ranks_is_watched_and_a_single_process_is_not():
 def test_none_turns_it_off():
     Trainer(engine(), [hooks.Heartbeat(after=None)]).fit(batches(2), epochs=1)
     assert not [one for one in threading.enumerate() if "_watch" in one.name]
+
+
+def test_the_next_run_of_a_process_ends_the_watch_over_the_last_one():
+    def watches() -> list[str]:
+        return [one.name for one in threading.enumerate() if "_watch" in one.name]
+
+    during: list[int] = []
+    count = hooks.Callback(after_step=lambda run: during.append(len(watches())))
+    for _ in range(3):
+        Trainer(engine(), [hooks.Heartbeat(), count]).fit(batches(2), epochs=1)
+    assert during == [1, 1, 1]
+    hooks.Heartbeat._active._stop()
+    assert watches() == []

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from time import monotonic, process_time
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from stoker.core import dist
 from stoker.core.beats import (
@@ -38,8 +38,8 @@ _WORKING = 0.01
 class Heartbeat(Hook):
     """Ends a job in which a rank hangs: in its data, a step, a validation, a save or a hook.
 
-    A thread checks each process a few times a minute, which costs nothing per step. A process stands still if its counters, collectives and saves do not advance and it uses
-    no CPU. After ``after`` seconds it prints what it is doing and the stacks of its threads, and
+    A thread checks each process a few times a minute, which costs nothing per step. A process
+    stands still if its counters, collectives and saves do not advance and it uses no CPU. After ``after`` seconds it prints what it is doing and the stacks of its threads, and
     exits with code 75. A process that works without advancing, or is in its first step, has four
     times as long; one that compiles has half an hour.
 
@@ -58,6 +58,9 @@ class Heartbeat(Hook):
     priority = Priority.MEASURE
     same_on_all_ranks = True
 
+    _active: "ClassVar[Heartbeat | None]" = None
+    """The one that watches this process, or did so last."""
+
     def __init__(self, after: float | None = 300.0) -> None:
         if after is not None:
             check_number("after", after)
@@ -72,7 +75,9 @@ class Heartbeat(Hook):
         """Start the watchdog thread, which ends with the run."""
         if self.after is None:
             return
-        self._stop()
+        if Heartbeat._active is not None:
+            Heartbeat._active._stop()
+        Heartbeat._active = self
         atexit.register(self._stop)
         interval = min(5.0, self.after / 20)
         self._watchdog, self._done = Watchdog(run, self.after, interval), threading.Event()
