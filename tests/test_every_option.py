@@ -87,6 +87,7 @@ OPTIONS = {
         "run_dir": "somewhere",
         "seed": 99,
         "grace": -1,
+        "params": ["lr"],
     },
     "fit": {
         "train_loader": batches(8),

@@ -91,6 +91,8 @@ class Trainer:
         self.engine = engine
         self.step = resolve_step(step, schedule or schedule_for(engine.layout))
         self.accumulate, self.last_window = accumulate, last_window
+        if params is not None and not isinstance(params, Mapping):
+            raise TypeError(f"params is a {type(params).__name__}, expected values by name")
         self.seed, self.params = seed, params
         check_window(accumulate, last_window)
         if seed is not None:

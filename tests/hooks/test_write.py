@@ -210,8 +210,8 @@ def test_the_defaults_write_nothing_without_a_run_folder(tmp_path, monkeypatch):
 def test_the_defaults_fill_the_run_folder(tmp_path):
     Trainer(engine(), run_dir=tmp_path / "x" / "run").fit(batches(), batches(4), epochs=1)
     files = sorted(path.name for path in (tmp_path / "x" / "run").iterdir())
-    usual = ["checkpoints", "ledger.jsonl", "log.txt", "metrics.jsonl", "model.safetensors"]
-    assert files == usual
+    usual = ["checkpoints", "config.yaml", "env.json", "identity.json", "ledger.jsonl", "log.txt"]
+    assert files == [*usual, "metrics.jsonl", "model.safetensors"]
 
 
 @pytest.mark.slow

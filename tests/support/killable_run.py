@@ -56,6 +56,8 @@ class Halt(Hook):
 
     priority = 95
 
+    observes = True
+
     def __init__(self, point: str, nth: int, pipe) -> None:
         self.left = nth
         self.pipe = pipe

@@ -54,7 +54,8 @@ def own_functions(kind: type) -> Iterator[FunctionType]:
     for name, value in vars(kind).items():
         if name in _UNUSED:
             continue
-        found = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        wrapped = isinstance(value, staticmethod | classmethod)
+        found = value.__func__ if wrapped else getattr(value, "fget", None) or value
         found = inspect.unwrap(found) if callable(found) else found
         if isinstance(found, FunctionType) and is_user_code(found.__code__, found.__module__):
             yield found
@@ -170,6 +171,7 @@ _OBSERVING = frozenset(
         *("get", "copy", "detach", "clone", "item", "cpu", "tolist", "numpy", "setdefault"),
         *("write", "flush", "write_text", "touch", "exists", "is_file", "unlink", "Path"),
         *("json", "dumps", "dump", "open", "close", "format", "join"),
+        *("send", "recv", "put", "put_nowait", "wait", "set", "is_set"),
     )
 )
 """What code uses that only reads counters and results, prints, writes, or ends the process."""

@@ -1,5 +1,6 @@
 """Describe a run before it starts, so that only the same run is resumed."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
@@ -114,19 +115,24 @@ def _is_observer(hook: Hook) -> bool:
     if hook.observes or hook.writes:
         return True
     attributes = attributes_of(hook)
-    if isinstance(hook, Callback):
-        functions = [one for one in attributes.values() if callable(one)]
-        plain = all(isinstance(one, FunctionType) for one in functions)
-        return plain and only_observes(functions)
-    if type(hook).__module__.startswith("stoker."):
+    functions = [getattr(one, "__func__", one) for one in attributes.values() if callable(one)]
+    kinds = [kind for kind in type(hook).__mro__ if issubclass(kind, Hook)]
+    if any(kind not in (Hook, Callback) and _is_stock(kind) for kind in kinds):
         return False
-    kinds = [kind for kind in type(hook).__mro__ if kind is not Hook and issubclass(kind, Hook)]
-    functions = [one for kind in kinds for one in own_functions(kind) if one.__name__ != "__init__"]
-    values = (str, int, float, list, set, dict, type(None))
-    own = {name for name, value in attributes.items() if isinstance(value, values)}
-    own |= {one.__name__ for one in functions}
-    library = any(kind.__module__.startswith("stoker.") for kind in kinds)
-    return not library and only_observes(functions, own)
+    methods = [one for kind in kinds for one in own_functions(kind) if one.__name__ != "__init__"]
+    if not all(isinstance(one, FunctionType) for one in functions):
+        return False
+    own = {name for name, value in attributes.items() if _is_of_python(value)}
+    return only_observes([*functions, *methods], own | {one.__name__ for one in methods})
+
+
+def _is_stock(kind: type) -> bool:
+    return kind.__module__.startswith("stoker.")
+
+
+def _is_of_python(value: Any) -> bool:
+    """Return whether a value is plain, or an object of the standard library."""
+    return type(value).__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 # Data
