@@ -33,7 +33,7 @@ class Noisy(Dataset):
     def __len__(self) -> int:
         return len(self.x)
 
-    on_read = staticmethod(lambda: None)
+    on_read = staticmethod(bool)  # a test may set another, which is no code of this class
 
     def __getitem__(self, index: int):
         type(self).on_read()
