@@ -24,7 +24,7 @@ from stoker.core.errors import CheckpointMismatchError
 from stoker.rundir.reader import RunReader
 from stoker.storage import LocalStorage
 
-COUNT = int(os.environ.get("STOKER_FUZZ", "100"))
+COUNT = int(os.environ.get("STOKER_FUZZ", "60"))
 BATCHES = max(10, COUNT // 100)
 HUGE = 10**30
 HOSTILE = [
