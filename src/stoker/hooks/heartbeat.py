@@ -21,7 +21,6 @@ from stoker.core.beats import (
     next_number,
     process_stat,
 )
-from stoker.core.errors import check_number
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
 from stoker.run import Run
@@ -41,8 +40,8 @@ class Heartbeat(Hook):
     A thread checks each process a few times a minute, which costs nothing per step. A process
     stands still if its counters, collectives and saves do not advance and it uses no CPU. After
     ``after`` seconds it prints what it is doing and the stacks of its threads, and exits with code
-    75. A process that works without advancing, or is in its first step, has four times as long; one
-    that compiles has half an hour.
+    75. A process that works without advancing, or is in its first step, has four times as long;
+    one that compiles has half an hour.
 
     A process that waits for another rank is left alone: it has started more collectives than that
     rank. The ranks know from each other through the store of the process group. A process that is
@@ -55,7 +54,6 @@ class Heartbeat(Hook):
             operation or a hook of yours waits for something. None turns it off.
     """
 
-    observes = True
     priority = Priority.MEASURE
     same_on_all_ranks = True
 
@@ -63,8 +61,6 @@ class Heartbeat(Hook):
     """The one that watches this process, or did so last."""
 
     def __init__(self, after: float | None = 300.0) -> None:
-        if after is not None:
-            check_number("after", after)
         if after is not None and not after > 0:
             raise ValueError(f"after must be a positive number of seconds, got {after}")
         self.after = after
