@@ -134,6 +134,7 @@ class BeatExchange:
         own: the beat to write.
         wanted: the ranks to read.
         seen: what was read, by rank.
+        answered: when the store answered last.
         closed: whether the thread has ended, for example because the store has gone.
     """
 
@@ -148,6 +149,7 @@ class BeatExchange:
         self.own: Beat | None = None
         self.wanted: set[int] = set()
         self.seen: dict[int, Seen] = {}
+        self.answered = monotonic()
         self.closed = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -184,6 +186,7 @@ class BeatExchange:
                     self._fetch(rank)
             except RuntimeError:
                 self.closed = True
+            self.answered = monotonic()
             self._read.set()
 
     def _fetch(self, rank: int) -> None:

@@ -122,6 +122,7 @@ class Watchdog:
         self._exchange = BeatExchange(interval) if dist.world_size() > 1 else None
         if self._exchange is not None:
             self._neighbour = (dist.rank() + 1) % dist.world_size()
+            self._rank_0_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
             continue_without_launcher()
             self._prints_stacks = _print_stacks_on_signal()
             self._exchange.own = self._beat(Stack(self._thread))
@@ -143,6 +144,8 @@ class Watchdog:
         idle = now - self._since
         if exchange is not None:
             exchange.own = self._beat(stack)
+            if overslept:
+                exchange.answered = now
             self._check_neighbour(exchange)
             self._check_launcher()
         if idle > self._limit(stack, idle):
@@ -242,22 +245,31 @@ class Watchdog:
         return self._exchange.everyone() if wait else dict(self._exchange.seen)
 
     def _check_neighbour(self, exchange: BeatExchange) -> None:
-        """End the next rank if it does not report; on another machine, end this process."""
-        rank = self._neighbour
-        exchange.wanted.add(rank)
+        """End the next rank if it does not report, or rank 0 if the store that it holds does not.
+
+        If it is on another machine, end this process.
+        """
+        rank, silence = self._neighbour, 0.0
+        exchange.wanted |= {rank, 0} - {exchange.rank}
         seen = exchange.seen.get(rank)
         if seen is not None and seen.beat.left:
             self._neighbour = (rank + 1) % exchange.world_size
-        if seen is None or seen.beat.left or rank == exchange.rank or seen.silence <= self._after:
-            return
-        beat, state = seen.beat, seen.beat.state
+        elif seen is not None:
+            silence = seen.silence
+        if self._rank_0_has_store and monotonic() - exchange.answered > self._after:
+            rank, silence, seen = 0, monotonic() - exchange.answered, exchange.seen.get(0)
+        if seen is not None and rank != exchange.rank and silence > self._after:
+            self._end_silent(rank, seen.beat, silence)
+
+    def _end_silent(self, rank: int, beat: Beat, silence: float) -> None:
+        state = beat.state
         if beat.gone or state == "t":  # its launcher notices; or a debugger holds it
             return
-        if state in ("R", "S", "I") and seen.silence <= _PATIENCE * self._after:
+        if state in ("R", "S", "I") and silence <= _PATIENCE * self._after:
             return
         how = {"T": "it is stopped (state T)", "D": "it waits for a device (state D)"}
         what = (
-            f"rank {rank} has not reported for {seen.silence:.0f} s: "
+            f"rank {rank} has not reported for {silence:.0f} s: "
             f"{how.get(state or '', 'it does not respond')}; its last report was "
             f"'{beat.where}' ({beat.process})"
         )
