@@ -58,7 +58,7 @@ def test_extra_state_is_restored_by_resume_and_from_weights(tmp_path, kind):
         assert other[0].weight.equal(model[0].weight)
     resumed = nn.Sequential(Extra("nothing yet"), nn.Identity())
     again = trainer(resumed, tmp_path / "run")
-    again.fit(DATA, epochs=2)
+    again.fit(DATA, epochs=2, resume="must")  # its attributes differ
     assert again.run.step == 4
     assert same(resumed[0].extra, EXTRAS[kind])
     assert "0.weight" in load_file(sources[1])
@@ -102,6 +102,6 @@ def test_values_that_a_state_dict_hook_adds_are_saved(tmp_path):
     trainer(make(), tmp_path / "run").fit(DATA, epochs=1)
     model = make()
     again = trainer(model, tmp_path / "run")
-    again.fit(DATA, epochs=2)
+    again.fit(DATA, epochs=2, resume="must")  # its attributes differ
     assert again.run.step == 4
     assert model.scales == {"amax": [0.5, 2]}

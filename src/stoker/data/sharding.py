@@ -78,7 +78,8 @@ def unsharded(loader: _Loader) -> _Loader:
 
 def sampler_of(loader: Any) -> Any:
     """Return the sampler of single indices, for a loader whose batches torch forms."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler.sampler
+    batches = loader.batch_sampler
+    return loader.sampler if batches is None else getattr(batches, "sampler", batches)
 
 
 def warn_if_unsharded(loader: Any, name: str, shard: DataShard) -> None:

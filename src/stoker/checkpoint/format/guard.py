@@ -32,7 +32,7 @@ def cause(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = (str(error).splitlines() or [""])[0][:300]
-    if type(error) in (ValueError, CheckpointError) and text:
+    if text and type(error).__name__ in ("ValueError", "CheckpointError", "SafetensorError"):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
