@@ -345,6 +345,23 @@ def test_objects_that_refer_to_each_other_come_to_an_end():
     } | {k: v for k, v in parts(Node()).items() if k.startswith("code.")}  # fmt: skip
 
 
+class Hostile:
+    """Fails at everything that can be requested of it."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+def test_an_object_that_cannot_be_described_is_known_by_its_type():
+    loop = [1]
+    loop.append(loop)
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
+    found = parts({"a": Hostile(), "b": loop, "c": nested, "d": {object(), object()}})
+    assert found["x.a"] == "Hostile"
+    assert "0x" not in str(found)
+    assert parts({object(): 1}) == parts({object(): 1})
+
+
 class Counted(Sampler):
     """Counts how often its length is requested."""
 

@@ -147,6 +147,12 @@ class Description:
             self._folders = before
 
     def _add(self, key: str, value: Any, depth: int, skip: Set[str] = frozenset()) -> None:
+        try:
+            self._describe(key, value, depth, skip)
+        except Exception:  # a run must not fail because of a foreign object
+            self.put(key, type(value).__qualname__.rpartition("<locals>.")[2])
+
+    def _describe(self, key: str, value: Any, depth: int, skip: Set[str]) -> None:
         text = self._leaf(value)
         if text is not _NOT_A_LEAF:
             self.put(key, text)
@@ -223,14 +229,15 @@ class Description:
         if len(value) > _MAX_ITEMS:
             self.put(key, f"{len(value)} entries #{digest(value)}")
             return
-        for name in sorted(value, key=str):
-            if str(name) not in _OF_LAYOUT:
-                self._add(f"{key}.{name}", value[name], depth - 1)
+        for name in sorted(value, key=digest):
+            shown = name if isinstance(name, _SCALARS) else _type_name(name)
+            if shown not in _OF_LAYOUT:
+                self._add(f"{key}.{shown}", value[name], depth - 1)
 
     def _add_items(self, key: str, value: Any, depth: int) -> None:
         files = self._folders and any(isinstance(one, str) for one in list(value)[:1])
         if isinstance(value, Set):
-            value = sorted(value, key=repr)
+            value = sorted(value, key=digest)
         plain = all(isinstance(one, _SCALARS) for one in list(value)[:_MAX_ITEMS])
         if len(value) > _MAX_ITEMS or files:
             self.put(key, f"{len(value)} items #{digest(value, files=self._folders)}")

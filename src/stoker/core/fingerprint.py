@@ -134,10 +134,10 @@ def _feed(checksum: Any, value: Any, depth: int, files: Sequence[str], full: int
         checksum.update(type(value).__qualname__.encode())
     elif isinstance(value, dict):
         _feed_items(
-            checksum, sorted(value.items(), key=lambda pair: str(pair[0])), depth, files, full
+            checksum, sorted(value.items(), key=lambda pair: digest(pair[0])), depth, files, full
         )
     elif isinstance(value, Set):
-        _feed_items(checksum, sorted(value, key=repr), depth, files, full)
+        _feed_items(checksum, sorted(value, key=digest), depth, files, full)
     elif isinstance(value, list | tuple | np.ndarray) or type(value).__name__ == "deque":
         _feed_items(checksum, list(value), depth, files, full)
     else:
