@@ -1,5 +1,6 @@
 """Trainings that resume exactly, and some that only seem to."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -28,22 +29,27 @@ class Points(Dataset):
 
 
 class OwnNoise(Points):
-    """The same with a generator that nobody saves."""
+    """The same with generators from seeds that nobody can save."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.seeds = itertools.count()
         self.draw = np.random.default_rng(1)
 
     def __getitem__(self, index: int):
         x, y = super().__getitem__(index)
+        self.draw = np.random.default_rng(next(self.seeds))
         return x + torch.from_numpy(self.draw.normal(size=6)).float(), y
 
 
 class Jitter(Hook):
-    """Shakes the rate with random numbers of its own."""
+    """Shakes the rate with random numbers of its own, which its state_dict leaves out."""
 
     def __init__(self) -> None:
         self.draw = random.Random(2)
+
+    def state_dict(self):
+        return {}
 
     def before_update(self, run) -> None:
         for group in next(iter(run.engine.optimizers.values())).param_groups:
@@ -75,9 +81,11 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.seen = 0
+        self.batches = itertools.count(1)  # cannot be saved
 
     def forward(self, x):
-        self.seen += self.training
+        if self.training:
+            self.seen = next(self.batches)
         return x * (1 + self.seen / 10)
 
 

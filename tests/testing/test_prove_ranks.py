@@ -1,5 +1,6 @@
 """The same proof for trainings of several processes: each of them must have the same bits."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -90,21 +91,26 @@ class Swaying(Hook):
     def __init__(self) -> None:
         self.drawn = 0
 
+    def state_dict(self):
+        return {}
+
     def before_step(self, run) -> None:
         self.drawn += dist.rank()
         torch.rand(self.drawn)
 
 
 class NoiseOfOne(Points):
-    """Rank 1 reads its samples with a counter that nobody saves."""
+    """Rank 1 reads its samples with a counter that nobody can save."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = 0
+        self.count = itertools.count(1)
 
     def __getitem__(self, index: int):
         x, y = super().__getitem__(index)
-        self.reads += dist.rank()
+        if dist.rank():
+            self.reads = next(self.count)
         return x + self.reads, y
 
 

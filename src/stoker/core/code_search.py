@@ -16,44 +16,12 @@ from typing import Any
 import torch
 from numpy.random import mtrand
 
-_LIBRARIES = frozenset(
-    [
-        "stoker",
-        "torch",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "scipy",
-        "sklearn",
-        "PIL",
-        "cv2",
-        "h5py",
-        "datasets",
-        "tokenizers",
-        "transformers",
-        "accelerate",
-        "safetensors",
-        "torchmetrics",
-        "torchdata",
-        "tqdm",
-        "rich",
-        "wandb",
-        "mlflow",
-        "tensorboard",
-        "tensorboardX",
-        "matplotlib",
-        "pytest",
-        "psutil",
-        "fsspec",
-        "requests",
-        "aiohttp",
-        "boto3",
-        "ray",
-        "pyspark",
-        "yaml",
-        "omegaconf",
-    ]
+_NAMES = (
+    "stoker torch numpy pandas pyarrow scipy sklearn PIL cv2 h5py datasets tokenizers transformers "
+    "accelerate safetensors torchmetrics torchdata tqdm rich wandb mlflow tensorboard tensorboardX "
+    "matplotlib pytest psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf"
 )
+_LIBRARIES = frozenset(_NAMES.split())
 """Packages whose objects keep no state that a training depends on, or save it themselves."""
 
 _TORCH_DRAWS = {
@@ -75,6 +43,7 @@ _READING = {"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "
 """Where reading a dataset, a sampler or a transform begins."""
 
 
+@lru_cache(maxsize=4000)
 def is_library(module_name: str | None) -> bool:
     """Return whether a module belongs to Python or to a package whose state is not searched."""
     if module_name is None:

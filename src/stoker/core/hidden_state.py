@@ -26,6 +26,7 @@ from stoker.core.object_search import (
     ITERATORS,
     MAX_ITEMS,
     RNGS,
+    SCALAR_TYPES,
     SCALARS,
     Found,
     Place,
@@ -103,7 +104,10 @@ class HiddenState:
         entries: Entries = []
         found = self.search()
         for place, value in found.values.items():
-            if isinstance(value, ITERATORS):
+            if type(value) in SCALAR_TYPES:
+                if self._has_changed(place, value):
+                    entries += self._captured(found, place, value)
+            elif isinstance(value, ITERATORS):
                 if place not in self._baseline:
                     self._report(place, value, _fix_of(value))
             elif isinstance(value, RNGS) or self._has_changed(place, value):
@@ -212,8 +216,11 @@ def _signatures(found: Found, *, rngs: bool = False) -> dict[Place, Any]:
 
 def _signature(value: Any) -> Any:
     """Return something that differs if the value does, in bounded time."""
-    if isinstance(value, (*SCALARS, *ITERATORS)):
-        return type(value), repr(value) if isinstance(value, SCALARS) else None
+    kind = type(value)
+    if kind in SCALAR_TYPES:
+        return kind, value if kind is not float else repr(value)
+    if isinstance(value, ITERATORS):
+        return kind
     if isinstance(value, Tensor):
         return _tensor_signature(value)
     if isinstance(value, np.ndarray):

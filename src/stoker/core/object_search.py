@@ -34,6 +34,7 @@ Place: TypeAlias = tuple[str, Any]
 """Where a value is: the path of the object that holds it, and its name, key or index there."""
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+SCALAR_TYPES = frozenset(SCALARS)  # far quicker to ask than isinstance
 RNGS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 ARRAYS = (Tensor, np.ndarray)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -53,9 +54,12 @@ ITERATORS: tuple[type, ...] = (
 )
 """Types with a state that cannot be saved from outside: they advance when they are used."""
 
+_VALUES = (*SCALARS, *RNGS, *CONTAINERS, *ITERATORS, np.generic, Enum)
+
 MAX_ITEMS = 10_000
 """Containers with more items are compared by a sample."""
 
+_LEAVES = (*SCALARS, *RNGS, *ITERATORS, np.generic, Enum)
 _MAX_DEPTH = 8
 _MAX_VALUES = 30_000
 _MAX_OBJECTS = 64
@@ -126,13 +130,13 @@ class _Searcher:
     def _visit(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
         """Record a value, or search the object that it is."""
         found = self.found
-        if isinstance(value, SCALARS):
+        if type(value) in SCALAR_TYPES:
             found.values[owner, key] = value
         elif id(value) in self._seen:
             return
         elif len(found.values) > _MAX_VALUES or depth == 0:
             found.complete = found.complete and not depth
-        elif isinstance(value, (*RNGS, *ITERATORS, np.generic, Enum)) or _is_array(value):
+        elif isinstance(value, _LEAVES) or _is_array(value):
             self._seen.add(id(value))
             found.values[owner, key] = value
         elif isinstance(value, CONTAINERS):
@@ -307,9 +311,9 @@ def attributes(value: Any) -> dict[str, Any]:
 
 def is_value(value: Any) -> bool:
     """Return whether this is a value, not an object with attributes or a function."""
-    return isinstance(
-        value, (*SCALARS, *RNGS, *CONTAINERS, *ITERATORS, np.generic, Enum)
-    ) or _is_array(value)
+    if type(value) in SCALAR_TYPES:
+        return True
+    return isinstance(value, _VALUES) or _is_array(value)
 
 
 def is_plain(value: Any) -> bool:
@@ -322,13 +326,11 @@ def _held_by_library(value: Any, held: dict[str, Any]) -> dict[str, Any]:
 
     Stoker and Hugging Face datasets save what is theirs; other libraries are not searched.
     """
-    if type(value).__module__.partition(".")[0] not in ("stoker", "datasets"):
+    package = type(value).__module__.partition(".")[0]
+    if package not in ("stoker", "datasets"):
         return {}
-    return {
-        name: item
-        for name, item in held.items()
-        if isinstance(item, RNGS) or not is_value(item) or isinstance(item, list)
-    }
+    kinds = (*RNGS, list) if package == "datasets" else RNGS  # lists of other datasets
+    return {n: item for n, item in held.items() if isinstance(item, kinds) or not is_value(item)}
 
 
 def is_of_stoker(kind: type) -> bool:
@@ -341,7 +343,7 @@ def _plain_items(value: Any, left: int) -> int:
 
     Of a container with more items than that, a sample is checked.
     """
-    if isinstance(value, SCALARS):
+    if type(value) in SCALAR_TYPES:
         return left
     if isinstance(value, (*ARRAYS, np.generic)):
         return left if not isinstance(value, ARRAYS) or _is_array(value) else -1

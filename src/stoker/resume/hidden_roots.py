@@ -12,17 +12,25 @@ from stoker.step import Step
 
 
 def training_roots(
-    run: Run, hooks: Iterable[Hook], step: Step, val_loaders: dict[str, Any]
+    run: Run,
+    hooks: Iterable[Hook],
+    step: Step,
+    val_loaders: dict[str, Any],
+    *,
+    stateful: bool = False,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the model, the criterion, the step, the hooks and the validation data, with names."""
+    """Yield the model, the criterion, the step, the hooks and the validation data, with names.
+
+    Steps and hooks with a ``state_dict`` are left out unless ``stateful`` asks for them.
+    """
     engine = run.engine
     yield "model", engine.model
     if engine.given_criterion is not None:
         yield "criterion", engine.given_criterion
-    if not isinstance(step, Stateful):
+    if stateful or not isinstance(step, Stateful):
         yield "step", step
     for hook in hooks:
-        if not _saves_itself(hook):
+        if stateful or not _saves_itself(hook):
             yield f"hook {hook.name}", hook
     for name, scheduler in engine.lr_schedulers.items():
         yield f"lr_scheduler {name}".rstrip(), vars(scheduler).get("lr_lambdas", [])

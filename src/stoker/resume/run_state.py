@@ -22,6 +22,7 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
+from stoker.resume.hidden_roots import saved_by_others, training_roots
 from stoker.resume.lookup import was_saved_in_another_layout
 from stoker.resume.schedule import ScheduleLength
 from stoker.resume.weights import compare_weights
@@ -146,9 +147,14 @@ class RunState:
             self.hidden.report_unsavable()
 
     def hidden_digests(self) -> dict[str, str]:
-        """Return a digest of every value without a ``state_dict``, by a name for messages."""
-        states = [self.hidden, self.run.feeder.hidden if self.run.feeder is not None else None]
-        return {k: v for one in states if one is not None for k, v in one.digests().items()}
+        """Return a digest of every value of user code, saved or not, by a name for messages."""
+        run, hooks, step = self.run, self.hooks, self.step
+        training = HiddenState(
+            lambda: training_roots(run, hooks, step, {}, stateful=True),
+            lambda: saved_by_others(run, (), step),
+        )
+        data = run.feeder.hidden if run.feeder is not None else None
+        return training.digests() | (data.digests() if data is not None else {})
 
     # Restore
 
