@@ -144,7 +144,7 @@ class HiddenState:
     def digests(self) -> dict[str, str]:
         """Return a digest of every value, by a name to show to the user."""
         return {
-            f"{name_of(place).replace('.', ': ', 1)} ({type(value).__name__})": digest(value)
+            f"{place[0]}: {place[1]} ({type(value).__name__})": digest(value)
             for place, value in self.search().values.items()
             if not isinstance(value, ITERATORS)
         }

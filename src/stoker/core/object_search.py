@@ -260,7 +260,7 @@ class _Searcher:
     def _module(self, path: str, module: nn.Module, depth: int) -> None:
         """Search the modules of a model: attributes, buffers that are not saved, what is frozen."""
         for name, one in module.named_modules():
-            where = f"{path}.{name}".rstrip(".")
+            where = f"{path} {name}".rstrip()
             self._seen.add(id(one))
             self.found.owners[where] = one
             held = {n: v for n, v in vars(one).items() if n not in _MODULE_NAMES}

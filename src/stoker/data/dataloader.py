@@ -76,7 +76,7 @@ def components(loader: Any) -> list[Any]:
 def roots_of(loader: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the components of a loader and the loader itself, with their names in messages."""
     parts = attributes(loader) if isinstance(loader, DataLoader) else {}
-    for part in ("sampler", "batch_sampler", "dataset", "collate_fn", "worker_init_fn"):
+    for part in ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn"):
         if parts.get(part) is not None:
             yield f"{part} of {name}", parts[part]
     yield name, loader
