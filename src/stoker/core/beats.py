@@ -68,13 +68,14 @@ class Beat:
     def end(self) -> bool:
         """Let a process of this machine print its stacks, kill it, and return whether it is gone.
 
-        A stopped process is continued for a second: it prints the stacks that it had.
+        A stopped process is continued for a moment, long enough on a busy machine, and prints the
+        stacks that it had.
         """
         with suppress(ProcessLookupError, PermissionError):
             if self.prints_stacks and DUMP is not None:
                 os.kill(self.pid, DUMP)
                 os.kill(self.pid, signal.SIGCONT)
-                sleep(1.0)
+                sleep(3.0)
             os.kill(self.pid, signal.SIGKILL)
         deadline = monotonic() + 5.0
         while not self.gone and monotonic() < deadline:
