@@ -408,21 +408,26 @@ def _fits(current: Any, saved: Any) -> bool:
 
 
 def _refilled(current: Any, value: Any) -> bool:
-    """Replace the contents of a container; return whether that is possible."""
+    """Replace the contents of a container, and of those in it; return whether that is possible."""
     if isinstance(value, dict) and isinstance(current, dict):
+        merged = {key: _merged(current.get(key), item) for key, item in value.items()}
         dict.clear(current)
-        dict.update(current, value)
+        dict.update(current, merged)
     elif isinstance(value, set) and isinstance(current, set):
         current.clear()
         current.update(value)
-    elif isinstance(value, list) and isinstance(current, list):
-        current[:] = value
-    elif isinstance(value, deque) and isinstance(current, deque):
+    elif isinstance(value, list | deque) and isinstance(current, type(value)):
+        merged_items = [_merged(*pair) for pair in zip(current, value)]  # noqa: B905
         current.clear()
-        current.extend(value)
+        current.extend([*merged_items, *list(value)[len(merged_items) :]])
     else:
         return False
     return True
+
+
+def _merged(current: Any, value: Any) -> Any:
+    """Return the current container with the contents of ``value``, so that it stays shared."""
+    return current if _refilled(current, value) else value
 
 
 def _decode(saved: Any, kind: type | None = None) -> Any:
