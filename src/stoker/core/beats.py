@@ -75,7 +75,7 @@ class Beat:
             if self.prints_stacks and DUMP is not None:
                 os.kill(self.pid, DUMP)
                 os.kill(self.pid, signal.SIGCONT)
-                sleep(3.0)
+                sleep(1.5)
             os.kill(self.pid, signal.SIGKILL)
         deadline = monotonic() + 5.0
         while not self.gone and monotonic() < deadline:

@@ -52,6 +52,7 @@ class Fault:
     def stand_still(cls) -> None:
         if cls.how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(FOREVER)  # once it is continued
         elif cls.how == "lock":
             threading.Event().wait()
         elif cls.how == "exit":
