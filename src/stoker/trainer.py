@@ -108,7 +108,8 @@ class Trainer:
         given = check_hooks(stock.default() if hooks is None else hooks)
         self.hooks = HookList(with_agreement(given), self.run)
         self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
-        self._attached = self._busy = self._dev_run = self._described = False
+        self._attached = self._busy = self._dev_run = False
+        self._described: list[Any] = []  # the loaders of each fit
         self._val_loaders: dict[str, Any] = {}
         self._hidden = HiddenState(
             lambda: training_roots(self.run, self.hooks, self.step, self._val_loaders),
@@ -445,11 +446,13 @@ class Trainer:
     def _identity(
         self, data: Mapping[str, Any], every: Every | None, limits: tuple[Any, ...]
     ) -> Identity | None:
-        """Describe the run that starts; None if it saves nothing, or if this is a later fit."""
+        """Describe the run that starts, or what a later fit adds; None if it saves nothing."""
         saves = (hook.folder_for(self.run) for hook in self.hooks if isinstance(hook, Checkpoint))
-        if self._dev_run or self._described or not (self._folder or any(saves)):
+        if self._dev_run or not (self._folder or any(saves)):
             return None
-        self._described = True
+        known = {id(one) for loaders in self._described for one in loaders.values()}
+        self._described.append(data)
+        data = {name: one for name, one in data.items() if id(one) not in known}
         names = ("limit_train_batches", "limit_val_batches", "overfit_batches")
         settings = {
             "accumulate": self.accumulate,
@@ -458,7 +461,9 @@ class Trainer:
             "seed": self.seed,
             **dict(zip(names, limits, strict=True)),
         }
-        return identity_of(self.run, self.step, self.hooks, data, settings, self.params)
+        found = identity_of(self.run, self.step, self.hooks, data, settings, self.params)
+        fit = len(self._described)
+        return found if fit == 1 else found.of_later_fit(fit, settings)
 
     def _check_fit(self) -> None:
         """Reject what cannot be trained before data is touched."""

@@ -1,6 +1,7 @@
 """Which folder a run gets, what it records about itself, and what looking at it may not do."""
 
 import json
+import logging
 import random
 import shutil
 import subprocess
@@ -438,3 +439,28 @@ def test_another_python_cannot_compare_code():
     one = Identity({"code.f": "ab", "step": "f #12"}, python="3.11")
     other = Identity({"code.f": "cd", "step": "f #34"}, python="3.12")
     assert other.changes(one) == []
+
+
+def test_a_later_fit_with_other_data_is_not_passed_off_as_the_one_before(tmp_path, caplog):
+    def script(scale):
+        torch.manual_seed(0)
+        x = torch.randn(16, 4)
+        first, second = (DataLoader(TensorDataset(one, x.argmax(1)), 4) for one in (x, x * scale))
+        model = nn.Linear(4, 4)
+        engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
+        trainer = Trainer(engine, hooks.default(progress=False), run_dir=tmp_path / "run")
+        trainer.fit(first, epochs=1)
+        trainer.fit(second, epochs=2)
+        return trainer
+
+    script(2)
+    with caplog.at_level(logging.WARNING):
+        assert script(2).run.dir == tmp_path / "run"
+        assert "made differently" not in caplog.text
+        script(3)
+    assert "fit 2 of the run in" in caplog.text
+    assert "train data.dataset" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        script(3)  # still another one than the one that was trained
+    assert "fit 2 of the run in" in caplog.text

@@ -129,6 +129,7 @@ class CheckpointManager:
     def restore(self, feeder: BatchFeeder, resume: str | Path, loaded: Path | None = None) -> None:
         """Restore the newest checkpoint, or the one named or loaded, if there is one."""
         run = self._run
+        self._record.log_changed_fit()
         if run.step and loaded is None and resume_path(resume) is None:
             self._continue_here(feeder, resume)
             return

@@ -24,7 +24,7 @@ class RunRecord:
     Args:
         run_dir: the run folder; None for a run without one.
         checkpoints: the folder of its checkpoints, which gets the identity if there is no other.
-        identity: what the run is made of; None for a later fit of a trainer.
+        identity: what the run is made of; for a later fit of a trainer, what that fit adds.
         hooks: nothing is written if none of them writes.
     """
 
@@ -38,21 +38,26 @@ class RunRecord:
         folder = run_dir or checkpoints
         self._folder = folder if any(hook.writes for hook in hooks) else None
         self._is_script = run_dir is not None and identity is not None and not identity.is_config
+        self._is_later = identity is not None and identity.fit > 1
         self._identity = identity
         self._created: list[Path] = []
 
     @property
     def info(self) -> dict[str, str]:
         """What checkpoints say of the identity."""
-        return {"identity": self._identity.digest} if self._identity is not None else {}
+        if self._identity is None or self._is_later:
+            return {}
+        return {"identity": self._identity.digest}
 
     def write(self) -> None:
         """Write the files; those of an earlier attempt stay, apart from the identity."""
         folder, identity = self._folder, self._identity
         if folder is None or identity is None or not dist.is_main():
             return
-        texts = {folder / files.IDENTITY: identity.to_json()}
-        if self._is_script:
+        if self._is_later and (folder / files.identity_file(identity.fit)).exists():
+            return
+        texts = {folder / files.identity_file(identity.fit): identity.to_json()}
+        if self._is_script and not self._is_later:
             names = (folder / files.environment_file(attempt) for attempt in count(1))
             texts[next(path for path in names if not path.exists())] = (
                 json.dumps(environment(), indent=2) + "\n"
@@ -73,7 +78,7 @@ class RunRecord:
 
     def log_changes(self, checkpoint: Path) -> None:
         """Log how the run of a checkpoint that was restored differs from this one."""
-        if self._identity is None:
+        if self._identity is None or self._is_later:
             return
         for folder in (checkpoint.parent, checkpoint.parent.parent):
             if (before := Identity.load(folder)) is not None:
@@ -84,3 +89,16 @@ class RunRecord:
                         "resumed run reproduces neither"
                     )
                 return
+
+    def log_changed_fit(self) -> None:
+        """Log how a later fit of the trainer differs from the one that an earlier attempt made."""
+        folder, identity = self._folder, self._identity
+        if folder is None or identity is None or not self._is_later:
+            return
+        before = Identity.load(folder, identity.fit)
+        if before is not None and (changes := identity.changes(before)):
+            _log.warning(
+                f"fit {identity.fit} of the run in {folder} was made differently: "
+                f"{list_changes(changes)}. What it had trained stays; choose another run_dir to "
+                "train it from the start"
+            )

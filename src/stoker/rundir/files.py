@@ -68,6 +68,11 @@ RESULTS_OF_A_RUN = (METRICS, METRICS_CSV, WEIGHTS, TENSORBOARD, WANDB, MLFLOW, T
 """A folder with any of these holds a run that has trained."""
 
 
+def identity_file(fit: int) -> str:
+    """Return the name of the identity of a fit: ``identity.json``, ``identity-2.json``, …."""
+    return IDENTITY if fit == 1 else f"identity-{fit}.json"
+
+
 def environment_file(attempt: int) -> str:
     """Return the name of the environment file of an attempt: ``env.json``, ``env-2.json``, …."""
     return ENVIRONMENT if attempt == 1 else f"env-{attempt}.json"

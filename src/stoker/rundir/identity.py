@@ -57,6 +57,7 @@ class Identity:
         limits: epochs, steps and processes, which may change when a run is resumed.
         python: the version of Python; hashes of code are compared only within one.
         is_config: whether ``params`` is a config.
+        fit: which fit of the trainer this is, counted from 1.
     """
 
     parts: dict[str, Any]
@@ -64,12 +65,22 @@ class Identity:
     limits: dict[str, Any] = field(default_factory=dict)
     python: str = _PYTHON
     is_config: bool = False
+    fit: int = 1
 
     @property
     def digest(self) -> str:
         """Digits that are the same for the same run."""
         params = {k: v for k, v in self.params.items() if not self._may_change(k)}
         return digest((self.parts, params))
+
+    def of_later_fit(self, fit: int, settings: Collection[str]) -> "Identity":
+        """Return what a later fit of a trainer adds: its data and settings."""
+        parts = {
+            key: value
+            for key, value in self.parts.items()
+            if key in settings or key.startswith(("train data", "val data"))
+        }
+        return Identity(parts, limits=self.limits, fit=fit)
 
     def changes(self, before: "Identity") -> list[str]:
         """Return a clause for each difference from an earlier run; empty for the same run.
@@ -122,10 +133,10 @@ class Identity:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
-    def load(cls, folder: Path) -> "Identity | None":
+    def load(cls, folder: Path, fit: int = 1) -> "Identity | None":
         """Return the identity of the run in a folder, None if it has none that can be read."""
         try:
-            found = json.loads((folder / files.IDENTITY).read_text("utf-8"))
+            found = json.loads((folder / files.identity_file(fit)).read_text("utf-8"))
             return cls(**found)
         except (OSError, ValueError, TypeError):
             return None
