@@ -454,3 +454,13 @@ def test_random_trees_run_no_code_and_raise_nothing_but_config_errors(tmp_path):
     refused, built = map(int, done.stdout.split()[-2:])
     assert refused + built == int(count)
     assert min(refused, built) > 0
+
+
+def test_defaults_that_include_each_other_many_times_are_bounded(tmp_path):
+    for level in range(40):
+        (tmp_path / f"c{level}.yaml").write_text(
+            f"defaults: [c{level + 1}.yaml, c{level + 1}.yaml]\n"
+        )
+    (tmp_path / "c40.yaml").write_text("{}\n")
+    with pytest.raises(ConfigError, match="defaults lead to more than 200 files"):
+        load(tmp_path / "c0.yaml")

@@ -23,13 +23,28 @@ _DATA = (dict, list, tuple, str, int, float, bool, type(None))
 
 
 _LARGEST = 4_000_000
+_MOST_FILES = 200
 
 
-def read_yaml(path: Path, allow: Sequence[str] = (), including: tuple[Path, ...] = ()) -> Section:
+def read_yaml(
+    path: Path,
+    allow: Sequence[str] = (),
+    including: tuple[Path, ...] = (),
+    number: Iterator[int] | None = None,
+) -> Section:
     """Read a YAML file on top of the files that its ``defaults`` lists.
 
     Those are in the folder of the first file or below it, or else the user allows them.
+
+    Args:
+        path: the file.
+        allow: what the user allows.
+        including: the files whose ``defaults`` lead to this one.
+        number: counts the files that are read.
     """
+    number = number or count(1)
+    if next(number) > _MOST_FILES:
+        raise ConfigError(f"{path.name}: defaults lead to more than {_MOST_FILES} files")
     path = path.resolve()
     if path in including:
         circle = " → ".join(one.name for one in (*including, path))
@@ -60,7 +75,7 @@ def read_yaml(path: Path, allow: Sequence[str] = (), including: tuple[Path, ...]
         file = path.parent / name
         if not file.is_file():
             raise ConfigError(f"{place}: defaults lists '{name}', which does not exist")
-        merge(merged, read_yaml(file, allow, (*including, path)))
+        merge(merged, read_yaml(file, allow, (*including, path), number))
     merge(merged, tree)
     check_size(merged, path.name)
     return merged

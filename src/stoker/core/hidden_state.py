@@ -25,6 +25,7 @@ from stoker.core.object_search import (
     CONTAINERS,
     ITERATORS,
     MAX_ITEMS,
+    MAX_VALUES,
     RNGS,
     SCALAR_TYPES,
     SCALARS,
@@ -81,6 +82,12 @@ class HiddenState:
         """Remember the values with which a run begins, except for those that were restored."""
         apart = {(owner, key) for owner, key, _ in restored} if self.begun else set()
         found, self.begun = self.search(), True
+        if not found.complete:
+            _log.warning(
+                f"the data or the model of this run holds more than {MAX_VALUES:,} values: state "
+                "beyond them is not saved, so results after a resume may differ; check with "
+                "'stoker prove'"
+            )
         self._owners.update(found.owners)
         for place, value in found.values.items():
             if place not in apart and not isinstance(value, RNGS):

@@ -61,7 +61,7 @@ MAX_ITEMS = 10_000
 
 _LEAVES = (*SCALARS, *RNGS, *ITERATORS, np.generic, Enum)
 _MAX_DEPTH = 8
-_MAX_VALUES = 30_000
+MAX_VALUES = 30_000
 _MAX_OBJECTS = 64
 """How many objects of a list or dict are searched."""
 
@@ -134,7 +134,7 @@ class _Searcher:
             found.values[owner, key] = value
         elif id(value) in self._seen:
             return
-        elif len(found.values) > _MAX_VALUES or depth == 0:
+        elif len(found.values) > MAX_VALUES or depth == 0:
             found.complete = found.complete and not depth
         elif isinstance(value, _LEAVES) or _is_array(value):
             self._seen.add(id(value))
