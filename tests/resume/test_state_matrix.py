@@ -28,6 +28,7 @@ CHOSEN = NAMES if os.environ.get("STOKER_MATRIX") == "all" else NAMES[2::6]
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_kind_of_state_ends_at_the_same_bits_or_is_reported_at_the_start(tmp_path, name):
     expected = KINDS[name].expected

@@ -628,6 +628,50 @@ def _():
     return {"loader": StatefulDataLoader(OwnRng(), BATCH, shuffle=True)}
 
 
+# Hugging Face datasets
+
+
+def rows() -> Any:
+    from datasets import Dataset as Rows
+
+    x = points()
+    return Rows.from_dict({"x": x.tolist(), "y": (x.sum(1) > 0).long().tolist()})
+
+
+def as_pair(found: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+    return torch.tensor([one["x"] for one in found]), torch.tensor([one["y"] for one in found])
+
+
+@kind("Hugging Face datasets", "rows in memory")
+def _():
+    return reading(rows(), collate_fn=as_pair)
+
+
+@kind("Hugging Face datasets", "shuffled rows")
+def _():
+    return {"loader": DataLoader(rows().shuffle(seed=3), BATCH, collate_fn=as_pair)}
+
+
+@kind("Hugging Face datasets", "a stream")
+def _():
+    stream = rows().to_iterable_dataset(num_shards=2)
+    return {"loader": DataLoader(stream, BATCH, collate_fn=as_pair)}
+
+
+@kind("Hugging Face datasets", "a stream with a shuffle buffer")
+def _():
+    stream = rows().to_iterable_dataset(num_shards=2).shuffle(seed=3, buffer_size=8)
+    return {"loader": DataLoader(stream, BATCH, collate_fn=as_pair)}
+
+
+@kind("Hugging Face datasets", "one in a StatefulDataLoader")
+def _():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    stream = rows().to_iterable_dataset(num_shards=2).shuffle(seed=3, buffer_size=8)
+    return {"loader": StatefulDataLoader(stream, BATCH, collate_fn=as_pair)}
+
+
 # Worker processes
 
 
