@@ -29,6 +29,7 @@ class Trace(Hook):
     """Appends what each step saw to a file, and kills the process after a step."""
 
     priority = 95
+    observes = True
 
     def __init__(self, path: Path, kill_at: int | None) -> None:
         self.path, self.kill_at = path, kill_at
@@ -124,6 +125,7 @@ def outcome(name: str, folder: Path) -> tuple[str, list[str], list[str]]:
             reported = reports(killed)
     found = attempt(name, killed)
     assert found is not None
+    assert not killed.with_name("killed-2").exists(), "it was not resumed"
     different = [key for key in expected if expected[key] != found[key]]
     if different:
         return ("reported" if reported else "silent"), different, reported

@@ -73,7 +73,7 @@ class RunFolder:
         found = [folder for folder in reversed(self.runs()) if resumes(folder)]
         if not found:
             return self.first_free()
-        changes = {path: changes_since(path, identity) if identity else [] for path in found}
+        changes = {path: _changes(path, identity) for path in found}
         nearest = min(found, key=lambda path: len(changes[path]))
         if not changes[nearest]:
             return nearest
@@ -131,8 +131,20 @@ def has_checkpoints(run_dir: Path) -> bool:
     """Return whether the run in a folder can be resumed: it saves checkpoints, or did not train."""
     if (run_dir / files.CHECKPOINTS).is_dir():
         return True
-    begun = any((run_dir / name).exists() for name in files.RESULTS_OF_A_RUN)
-    return (run_dir / files.IDENTITY).is_file() and not begun
+    return (run_dir / files.IDENTITY).is_file() and not _has_begun(run_dir)
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Return whether the run in a folder has saved or recorded anything."""
+    recorded = any((run_dir / name).exists() for name in files.RESULTS_OF_A_RUN)
+    return recorded or bool(Checkpoints(run_dir / files.CHECKPOINTS).list())
+
+
+def _changes(run_dir: Path, identity: Identity | None) -> list[str]:
+    """Return how a run that starts differs from the one in a folder, if that one had begun."""
+    if identity is None or not ((run_dir / files.IDENTITY).exists() or _has_begun(run_dir)):
+        return []
+    return changes_since(run_dir, identity)
 
 
 def resume_path(resume: str | Path) -> str | None:
