@@ -51,7 +51,7 @@ def train_until_full(run_dir):
             limit_files((run_dir / "metrics.jsonl").stat().st_size + 40) if run.step == 7 else None
         )
     )
-    grow.priority, grow.name = 95, "grow"
+    grow.priority, grow.name, grow.observes = 95, "grow", True
     one = trainer(run_dir, grow)
     try:
         one.fit(DATA, epochs=4)
@@ -96,10 +96,13 @@ def test_a_writer_without_space_is_named():
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_log_or_ledger_that_cannot_be_written_ends_no_run(tmp_path, capsys):
     run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    for name in ("log.txt", "ledger.jsonl"):
-        (run_dir / name).symlink_to("/dev/full")
-    one = trainer(RunFolder(run_dir, exact=True))
+
+    def fill_disk(run):
+        run_dir.mkdir()
+        for name in ("log.txt", "ledger.jsonl"):
+            (run_dir / name).symlink_to("/dev/full")
+
+    one = trainer(run_dir, hooks.Callback(name="disk", attach=fill_disk, priority=1))
     one.fit(DATA, epochs=1)
     printed = capsys.readouterr().err
     assert printed.count("log.txt' cannot be written: No space left on device") == 1

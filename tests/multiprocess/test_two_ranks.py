@@ -42,7 +42,8 @@ def test_a_nan_on_one_process_stops_both_at_the_same_step(found):
 
 def test_one_process_writes_each_shared_file_and_each_has_its_log(found):
     folder, (first, _) = found
-    expected = ["log.txt", "log.txt.rank1", "metrics.jsonl", "model.safetensors"]
-    assert first["files_of_a_run"] == expected
+    about_it = ["config.yaml", "env.json", "identity.json"]
+    written = ["log.txt", "log.txt.rank1", "metrics.jsonl", "model.safetensors"]
+    assert first["files_of_a_run"] == [*about_it, *written]
     steps = [row["step"] for row in read_json_lines(folder / "run" / "metrics.jsonl")]
     assert steps == [1, 2, 3, 4, 5, 5]

@@ -91,7 +91,7 @@ def test_a_logger_is_one_and_knows_its_rank(tmp_path):
     assert first == ["of rank 0 alone", "of both"]
     assert second == ["of both", "of rank 1"]
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == ["log.txt", "log.txt.rank1"]
+    assert names == ["config.yaml", "env.json", "identity.json", "log.txt", "log.txt.rank1"]
 
 
 @pytest.mark.row("C32")

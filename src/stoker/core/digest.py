@@ -71,7 +71,8 @@ def _is_long_list(value: Any) -> bool:
 
 
 def _pieces(value: Any, depth: int = _MAX_DEPTH) -> Iterator[bytes | memoryview]:
-    value = local_part(value)
+    if isinstance(value, Tensor):
+        value = local_part(value)
     yield type(value).__name__.encode()
     if isinstance(value, Tensor):
         yield f"{value.dtype}{list(value.shape)}".encode()

@@ -96,7 +96,7 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
         return _newest_first(checkpoints)  # an earlier attempt of this command got this far
     path = local_path(resume, "resume")
     if (path / MANIFEST).is_file():
-        return [path]
+        return [path.resolve()]  # a path that the user names may be a link, one in a run may not
     for folder in (path, path / files.CHECKPOINTS):
         if found := _newest_first(Checkpoints(folder)):
             return found

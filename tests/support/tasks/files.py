@@ -69,12 +69,15 @@ def by_number(engine: Any, batch: Any) -> Any:
 
 
 class Seen(Hook):
-    """The numbers of the samples of every step."""
+    """The numbers of the samples of every step that this process made."""
 
-    same_on_all_ranks = True
+    same_on_all_ranks = observes = True
 
     def __init__(self) -> None:
         self.numbers: list[list[int]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
     def after_step(self, run: Any) -> None:
         self.numbers.append([n for batch in run.batches for n in batch[2].tolist()])

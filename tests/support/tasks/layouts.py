@@ -48,7 +48,7 @@ def trained(layout: Layout | None = None, accumulate: int = 1, epochs: int = 2, 
 class Break(hooks.Hook):
     """Ends the run with an error after so many steps."""
 
-    same_on_all_ranks = True
+    same_on_all_ranks = observes = True
 
     def __init__(self, step: int) -> None:
         self.step = step
