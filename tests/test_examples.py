@@ -218,6 +218,10 @@ def test_make_alone_lists_its_targets() -> None:
         "bench-board",
         "board",
         "soak",
+        "fuzz",
+        "stuck",
+        "reshard",
+        "matrix",
         "clean",
     ]
 

@@ -179,21 +179,10 @@ def _build_parts(
         per_epoch = _steps_per_epoch(run, loaders.get("train_loader"), shard)
         steps = _scheduler_steps(run, per_epoch)
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, steps)
-    engine = Engine(
-        model,
-        optimizer,
-        criterion,
-        lr_scheduler=scheduler,
-        lr_step=run.lr_step,
-        device=run.device,
-        precision=run.precision,
-        clip_norm=run.clip_norm,
-        clip_value=run.clip_value,
-        layout=layout,
-        compile=run.compile,
-    )
+    names = ("lr_step", "device", "precision", "clip_norm", "clip_value", "compile")
+    settings = {name: getattr(run, name) for name in names}
     trainer = Trainer(
-        engine,
+        Engine(model, optimizer, criterion, lr_scheduler=scheduler, layout=layout, **settings),
         _hooks(builder, tree.get("hooks") or [], run, config),
         step=builder.build(tree.get("step"), "step"),
         accumulate=run.accumulate or 1,

@@ -333,7 +333,11 @@ class Trainer:
     # Saving by hand; during a fit the Checkpoint hook decides
 
     def save(self, folder: str | Path, *, overwrite: bool = True) -> Path:
-        """Save the complete state of the run as a checkpoint in ``folder``, between two fits."""
+        """Save the complete state of the run as a checkpoint in ``folder``, between two fits.
+
+        State of your own code without a ``state_dict`` is included if the run has a `Checkpoint`
+        hook, because it is tracked from the beginning.
+        """
         if self._busy:
             raise RuntimeError(
                 "save() was called within a run: call run.request('save') in a hook instead"

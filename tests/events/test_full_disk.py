@@ -13,7 +13,6 @@ from torch import nn
 from stoker import Engine, Trainer, events, hooks
 from stoker.core.errors import WriteError
 from stoker.events.writers.jsonl import read_json_lines
-from stoker.rundir.folder import RunFolder
 from support.checkpoint_states import in_child
 
 LONG = "x" * 50_000

@@ -42,7 +42,7 @@ def test_a_rank_within_a_collective_waits_unless_another_has_gone_further():
     assert not _waits(inside, [replace(BEAT, collectives={"0": 8})])
 
 
-def test_the_stack_tells_what_a_run_is_doing():
+def test_the_stack_shows_where_a_run_is():
     found: dict[str, str] = {}
 
     def record(name: str) -> None:

@@ -49,7 +49,7 @@ def test_a_folder_with_checkpoints_is_resumed_or_rejected_by_all(tmp_path):
         assert f"'{folder}' is in use by process" in error
 
 
-def test_ranks_without_a_shared_disk_are_told_before_training(tmp_path):
+def test_ranks_without_a_shared_disk_are_reported_before_training(tmp_path):
     (first, saved), (second, also) = pool().run(2, file_tasks.without_shared_disk, tmp_path)
     assert first == f"rank 1 failed: {second}"
     assert second.startswith("rank 1 on ")

@@ -14,7 +14,6 @@ import os
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -40,6 +39,7 @@ from stoker.core.code_hash import (
 )
 from stoker.core.fingerprint import array_text, digest, file_text, tensor_text
 from stoker.core.seed import seed_or_none
+from stoker.core.tree import CONTAINERS, is_container, raw_items
 
 Plain: TypeAlias = str | int | float | bool | list[Any] | None
 
@@ -197,8 +197,8 @@ class Description:
     def _add_parts(self, key: str, value: Any, depth: int, skip: Set[str]) -> None:
         if isinstance(value, Mapping):
             self._add_mapping(key, value, depth)
-        elif isinstance(value, list | tuple | Set | deque):
-            self._add_items(key, value, depth)
+        elif isinstance(value, CONTAINERS):
+            self._add_items(key, value, depth, skip)
         elif isinstance(value, np.ndarray):
             self.put(key, f"array object{list(value.shape)} #{digest(value.tolist())}")
         elif isinstance(value, nn.Module):
@@ -226,19 +226,24 @@ class Description:
         if type(value) not in _MAPPINGS and not isinstance(value, dict):
             self._add_attributes(key, value, depth)
             return
-        if len(value) > _MAX_ITEMS:
-            self.put(key, f"{len(value)} entries #{digest(value)}")
+        found = dict(dict.items(value)) if isinstance(value, dict) else dict(value)
+        if len(found) > _MAX_ITEMS:
+            self.put(key, f"{len(found)} entries #{digest(found)}")
             return
-        for name in sorted(value, key=digest):
+        for name in sorted(found, key=digest):
             shown = name if isinstance(name, _SCALARS) else _type_name(name)
             if shown not in _OF_LAYOUT:
-                self._add(f"{key}.{shown}", value[name], depth - 1)
+                self._add(f"{key}.{shown}", found[name], depth - 1)
 
-    def _add_items(self, key: str, value: Any, depth: int) -> None:
-        files = self._folders and any(isinstance(one, str) for one in list(value)[:1])
-        if isinstance(value, Set):
+    def _add_items(self, key: str, container: Any, depth: int, skip: Set[str]) -> None:
+        if not is_container(container):
+            self._add_class(type(container))
+            self._add_attributes(key, container, depth, skip)
+        value = raw_items(container)
+        files = self._folders and any(isinstance(one, str) for one in value[:1])
+        if isinstance(container, Set):
             value = sorted(value, key=digest)
-        plain = all(isinstance(one, _SCALARS) for one in list(value)[:_MAX_ITEMS])
+        plain = all(isinstance(one, _SCALARS) for one in value[:_MAX_ITEMS])
         if len(value) > _MAX_ITEMS or files:
             self.put(key, f"{len(value)} items #{digest(value, files=self._folders)}")
         elif plain:

@@ -82,6 +82,8 @@ def _pieces(value: Any, depth: int = _MAX_DEPTH) -> Iterator[bytes | memoryview]
         yield value.tobytes()
     elif isinstance(value, (*_SCALARS, bytes, complex)) or _is_long_list(value):
         yield repr(value).encode()
+    elif isinstance(value, type):
+        yield value.__qualname__.encode()
     elif isinstance(value, Set):
         yield from sorted(digest(item).encode() for item in value)
     elif depth:

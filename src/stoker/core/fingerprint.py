@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stoker.core.tree import is_sharded
+from stoker.core.tree import CONTAINERS, is_sharded, raw_items
 
 _FULL = 1 << 28
 """Bytes of an array that are hashed completely; of a larger one, evenly spaced blocks are."""
@@ -134,12 +134,13 @@ def _feed(checksum: Any, value: Any, depth: int, files: Sequence[str], full: int
         checksum.update(type(value).__qualname__.encode())
     elif isinstance(value, dict):
         _feed_items(
-            checksum, sorted(value.items(), key=lambda pair: digest(pair[0])), depth, files, full
+            checksum, sorted(dict.items(value), key=lambda p: digest(p[0])), depth, files, full
         )
-    elif isinstance(value, Set):
-        _feed_items(checksum, sorted(value, key=digest), depth, files, full)
-    elif isinstance(value, list | tuple | np.ndarray) or type(value).__name__ == "deque":
-        _feed_items(checksum, list(value), depth, files, full)
+    elif isinstance(value, set | frozenset):
+        _feed_items(checksum, sorted(raw_items(value), key=digest), depth, files, full)
+    elif isinstance(value, (np.ndarray, *CONTAINERS)):
+        items = list(value) if isinstance(value, np.ndarray) else raw_items(value)
+        _feed_items(checksum, items, depth, files, full)
     else:
         checksum.update(type(value).__qualname__.encode())
         state = getattr(value, "__dict__", None)

@@ -22,7 +22,6 @@ from stoker.core.digest import digest
 from stoker.core.log import get_logger
 from stoker.core.object_search import (
     ARRAYS,
-    CONTAINERS,
     ITERATORS,
     MAX_ITEMS,
     MAX_VALUES,
@@ -36,6 +35,7 @@ from stoker.core.object_search import (
     sample,
     search,
 )
+from stoker.core.tree import is_container
 
 Entries: TypeAlias = list[list[Any]]
 """Saved values, each with its place: ``[owner, key, value]``."""
@@ -149,9 +149,9 @@ class HiddenState:
                 self._put(found, (owner, key), value)
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of every value, by a name to show to the user."""
+        """Return a text for every value that differs if it does, by a name to show to the user."""
         return {
-            f"{place[0]}: {place[1]} ({type(value).__name__})": digest(value)
+            f"{place[0]}: {place[1]} ({type(value).__name__})": repr(_signature(value))
             for place, value in self.search().values.items()
             if not isinstance(value, ITERATORS)
         }
@@ -232,7 +232,7 @@ def _signature(value: Any) -> Any:
         return _tensor_signature(value)
     if isinstance(value, np.ndarray):
         return _array_signature(value)
-    if isinstance(value, CONTAINERS):
+    if is_container(value):
         return _container_signature(value)
     return digest(value.name if isinstance(value, Enum) else value)
 
@@ -291,7 +291,7 @@ def _excerpt(array: Any) -> Any:
 
 def _bounded(value: Any) -> Any:
     """Return a value with containers in it replaced by their signatures."""
-    return str(_container_signature(value)) if isinstance(value, CONTAINERS) else value
+    return str(_container_signature(value)) if is_container(value) else value
 
 
 # Encode
@@ -303,7 +303,7 @@ def _saved_if_small(value: Any) -> Any:
         return value
     if isinstance(value, ARRAYS) and value.nbytes > _MAX_HASHED[Tensor]:
         return _MISSING
-    if isinstance(value, CONTAINERS) and (len(value) > MAX_ITEMS or not is_plain(value)):
+    if is_container(value) and (len(value) > MAX_ITEMS or not is_plain(value)):
         return _MISSING
     try:
         return _encode(value)
@@ -327,7 +327,7 @@ def _encode(value: Any) -> Any:
         return {"array": value.detach().clone() if isinstance(value, Tensor) else value.copy()}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    if isinstance(value, CONTAINERS):
+    if is_container(value):
         return _encode_container(value)
     if not isinstance(value, (*SCALARS, np.generic)):
         raise TypeError
@@ -357,7 +357,7 @@ def _nbytes(value: Any) -> int:
         return int(value.nbytes)
     if isinstance(value, dict):
         return sum(map(_nbytes, dict.values(value)))
-    return sum(map(_nbytes, value)) if isinstance(value, CONTAINERS) else 0
+    return sum(map(_nbytes, value)) if is_container(value) else 0
 
 
 def _as_array(value: list[Any]) -> "np.ndarray[Any, Any] | None":

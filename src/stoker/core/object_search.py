@@ -7,7 +7,6 @@ bytecode. The search is bounded in depth and in size.
 import functools
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.core.code_search import as_function, facts_of, is_library, reading_functions
-from stoker.core.tree import is_sharded
+from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
 Place: TypeAlias = tuple[str, Any]
 """Where a value is: the path of the object that holds it, and its name, key or index there."""
@@ -37,7 +36,6 @@ SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch
 SCALAR_TYPES = frozenset(SCALARS)  # far quicker to ask than isinstance
 RNGS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 ARRAYS = (Tensor, np.ndarray)
-CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 ITERATORS: tuple[type, ...] = (
     GeneratorType,
     itertools.count,
@@ -122,7 +120,7 @@ class _Searcher:
         self._is_saved = name in SAVED_ROOTS
         holder = [value]  # so that a root that is a plain container is found as well
         self.found.owners[name] = holder
-        if isinstance(value, (*SCALARS, *RNGS, *ARRAYS, *CONTAINERS, *ITERATORS)):
+        if is_container(value) or isinstance(value, (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)):
             self._visit(name, 0, value, name, _MAX_DEPTH)
         else:
             self._search(name, value, _MAX_DEPTH)
@@ -139,7 +137,7 @@ class _Searcher:
         elif isinstance(value, _LEAVES) or _is_array(value):
             self._seen.add(id(value))
             found.values[owner, key] = value
-        elif isinstance(value, CONTAINERS):
+        elif is_container(value):
             self._container(owner, key, value, path, depth)
         else:
             self._search(path, value, depth)
@@ -347,7 +345,7 @@ def _plain_items(value: Any, left: int) -> int:
         return left
     if isinstance(value, (*ARRAYS, np.generic)):
         return left if not isinstance(value, ARRAYS) or _is_array(value) else -1
-    if not isinstance(value, CONTAINERS):
+    if not is_container(value):
         return -1
     for item in sample(value, left):
         left = _plain_items(item, max(0, left - 1))

@@ -1,6 +1,7 @@
 """Batches and outputs as trees of tensors: nested tuples, lists, dicts and dataclasses."""
 
 import dataclasses
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -129,3 +130,22 @@ def _rebuild_sequence(tree: Any, items: list[Any]) -> Any:
 
 def _rebuild_mapping(tree: Any, items: dict[Any, Any]) -> Any:
     return items if type(tree) is dict else type(tree)(items)
+
+
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_ACCESS = ("__iter__", "__len__", "__getitem__")
+_BUILT_IN = {getattr(kind, name, None) for kind in (*CONTAINERS, OrderedDict) for name in _ACCESS}
+
+
+def is_container(value: Any) -> bool:
+    """Return whether this is a built-in container, and reading it runs no code of a user."""
+    kind = type(value)
+    return isinstance(value, CONTAINERS) and all(
+        getattr(kind, name, None) in _BUILT_IN for name in _ACCESS
+    )
+
+
+def raw_items(value: Any) -> list[Any]:
+    """Return the items, or keys, of a built-in container, even if a subclass iterates otherwise."""
+    kind = next(kind for kind in CONTAINERS if isinstance(value, kind))
+    return list(kind.__iter__(value))

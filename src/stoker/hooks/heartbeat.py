@@ -21,6 +21,7 @@ from stoker.core.beats import (
     next_number,
     process_stat,
 )
+from stoker.core.errors import check_number
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
 from stoker.run import Run
@@ -61,6 +62,8 @@ class Heartbeat(Hook):
     """The one that watches this process, or did so last."""
 
     def __init__(self, after: float | None = 300.0) -> None:
+        if after is not None:
+            check_number("after", after)
         if after is not None and not after > 0:
             raise ValueError(f"after must be a positive number of seconds, got {after}")
         self.after = after

@@ -162,7 +162,8 @@ class CheckpointManager:
             raise ValueError("resume='never', but this trainer has trained: make a new one")
         before = self._run.feeder
         if before is not None and before.loader is feeder.loader:
-            feeder.track_state(before.hidden)
+            if before.hidden is not None:
+                feeder.track_state(before.hidden)
             feeder.load_state_dict(before.state_dict())
 
     def log_finished(self) -> None:
@@ -192,7 +193,8 @@ class CheckpointManager:
     def begin(self, feeder: BatchFeeder) -> None:
         """Begin training: from the restored state, or with a first save."""
         self._record.write()
-        self._state.track(feeder, report=self.checkpoints is not None)
+        if self.checkpoints is not None:
+            self._state.track(feeder)
         if self.restored is not None and not self.restored.within_epoch:
             self._finish_restore()
             feeder.restore_state()

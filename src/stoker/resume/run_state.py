@@ -135,15 +135,13 @@ class RunState:
     def _settings(self) -> dict[str, Any]:
         return {**settings_of(self.run), "accumulate": self.accumulate}
 
-    def track(self, feeder: BatchFeeder, *, report: bool) -> None:
+    def track(self, feeder: BatchFeeder) -> None:
         """Track state without a ``state_dict``, and report what of it cannot be saved."""
         feeder.track_state()
-        if self.hidden is None:
-            return
-        if not self.hidden.begun:
-            self.hidden.begin()
-        if report:
-            feeder.report_unsaved()
+        feeder.report_unsaved()
+        if self.hidden is not None:
+            if not self.hidden.begun:
+                self.hidden.begin()
             self.hidden.report_unsavable()
 
     def hidden_digests(self) -> dict[str, str]:

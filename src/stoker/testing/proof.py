@@ -12,6 +12,7 @@ from typing import TypeAlias
 from stoker.build import build_job
 from stoker.config import Config, ConfigError, load
 from stoker.config.lazy import Section
+from stoker.config.trust import Override
 from stoker.core.errors import StokerError
 from stoker.testing.attempt import (
     KINDS,
@@ -220,7 +221,8 @@ def _as_function(training: Training) -> TrainFunction:
         )
 
     def train(run_dir: Path) -> None:
-        config.tree.setdefault("run", Section())["dir"] = str(run_dir)
+        run = config.tree.setdefault("run", Section())
+        run["dir"], run.origins["dir"] = str(run_dir), Override("the folder of a proof")
         build_job(config).fit()
 
     return train

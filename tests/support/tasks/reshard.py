@@ -29,7 +29,7 @@ def windows() -> torch.Tensor:
 class Witness(hooks.Hook):
     """Notes the state that training starts from, the samples of each step, and its loss."""
 
-    same_on_all_ranks = True
+    same_on_all_ranks = observes = True
     priority = 5
 
     def __init__(self, average: hooks.EMA, break_at: int | None) -> None:
@@ -37,6 +37,9 @@ class Witness(hooks.Hook):
         self.state: Any = None
         self.samples: list[list[int]] = []
         self.losses: list[float] = []
+
+    def state_dict(self):
+        return {}
 
     def before_step(self, run):
         if run.step == self.break_at:
