@@ -75,12 +75,24 @@ class Beat:
             if self.prints_stacks and DUMP is not None:
                 os.kill(self.pid, DUMP)
                 os.kill(self.pid, signal.SIGCONT)
+                deadline = monotonic() + 10.0
+                while _is_pending(self.pid, DUMP) and monotonic() < deadline:
+                    sleep(0.02)
                 sleep(1.5)
             os.kill(self.pid, signal.SIGKILL)
         deadline = monotonic() + 5.0
         while not self.gone and monotonic() < deadline:
             sleep(0.02)
         return self.gone
+
+
+def _is_pending(pid: int, number: int) -> bool:
+    """Return whether a signal has been sent to a process that has not received it yet."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("ShdPnd:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def continue_without_launcher() -> None:
