@@ -28,8 +28,8 @@ from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.resume.describe_run import identity_of, loaders_by_name
 from stoker.resume.hidden_roots import saved_by_others, training_roots
-from stoker.resume.identity import identity_of, loaders_by_name
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState

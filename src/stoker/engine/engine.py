@@ -23,7 +23,7 @@ from stoker.engine.checks import (
     select_device,
 )
 from stoker.engine.compile import check_compile, compile_blocks, compile_criterion, compile_model
-from stoker.engine.describe import describe_model
+from stoker.engine.describe_model import describe_model
 from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.engine.target_weight import target_weight

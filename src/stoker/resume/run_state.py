@@ -24,7 +24,7 @@ from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
 from stoker.resume.hidden_roots import saved_by_others, training_roots
 from stoker.resume.lookup import was_saved_in_another_layout
-from stoker.resume.schedule import ScheduleLength
+from stoker.resume.stretch_schedule import ScheduleLength
 from stoker.resume.weights import compare_weights
 from stoker.run import Run
 from stoker.step import Step

@@ -13,7 +13,7 @@ from stoker.core.describe import Description, attributes_of
 from stoker.core.seed import torch_seed
 from stoker.data.dataloader import length_of
 from stoker.engine import Engine, unwrap
-from stoker.engine.describe import add_criterion, add_model, add_scheduler
+from stoker.engine.describe_model import add_criterion, add_model, add_scheduler
 from stoker.hooks import Callback, Hook
 from stoker.run import Run
 from stoker.rundir.identity import Identity, flat_params
