@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stoker import Engine, Trainer, hooks
+from stoker import Engine, Trainer, hooks, load_weights
 from stoker.core.errors import CheckpointError
 from stoker.events import JsonLines
 from support.toys import batches, engine, loader, net, same_bits, weights
@@ -184,3 +184,15 @@ def test_a_prediction_between_two_fits_leaves_the_place_in_the_data(tmp_path):
     run.predict(batches(4))
     run.fit(data, max_steps=5)
     assert (run.run.step, run.run.epoch) == (5, 1)
+
+
+def test_a_link_that_a_user_made_to_a_checkpoint_is_followed(tmp_path):
+    def fit(folder, epochs, resume="auto"):
+        made = Trainer(engine(), [hooks.Checkpoint()], run_dir=folder)
+        made.fit(batches(), epochs=epochs, resume=resume)
+        return made
+
+    link = tmp_path / "best"
+    link.symlink_to(fit(tmp_path / "run", 1).run.dir / "checkpoints" / "step-00000005")
+    assert fit(tmp_path / "other", 2, resume=link).run.step == 10
+    assert not any(load_weights(net(), link).values())

@@ -10,7 +10,7 @@ from torch import Tensor
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.checkpoint.format.guard import cause
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MANIFEST
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.checkpoint.read.load import read_checkpoint, verify_checkpoint
 from stoker.core import dist
 from stoker.core.errors import CheckpointMismatchError, did_you_mean
@@ -96,7 +96,8 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
         return _newest_first(checkpoints)  # an earlier attempt of this command got this far
     path = local_path(resume, "resume")
     if (path / MANIFEST).is_file():
-        return [path.resolve()]  # a path that the user names may be a link, one in a run may not
+        # A link of any other name was made by a user; checkpoints of a run are no links.
+        return [path if step_in_name(path.name) is not None else path.resolve()]
     for folder in (path, path / files.CHECKPOINTS):
         if found := _newest_first(Checkpoints(folder)):
             return found
