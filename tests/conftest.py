@@ -18,6 +18,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Some virtual machines announce AMX without having it, and end what computes in bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# A gateway to Spark that has ended complains whenever Python collects it, in any later test.
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
 # A deadline would judge by time, which says nothing on a busy machine.
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")

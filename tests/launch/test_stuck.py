@@ -15,7 +15,7 @@ from support.processes import HANG, alive, wait_for_work, wait_until_all_have_en
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 CONFIG = Path(__file__).parents[1] / "support" / "launch" / "stuck.yaml"
-HUNG_AFTER = 6
+HUNG_AFTER = 10
 LOCAL = (sys.executable, "-m", "stoker", "train", str(CONFIG), "--nproc", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 

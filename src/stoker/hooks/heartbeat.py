@@ -144,13 +144,13 @@ class Watchdog:
             self._samples, self._progress = progress[:2], progress
             self._since, self._cpu = now, process_time()
         exchange = self._exchange
-        idle = now - self._since
         if exchange is not None:
             exchange.own = self._beat(stack)
             if overslept:
                 exchange.answered = now
             self._check_neighbour(exchange)
             self._check_launcher()
+        idle = now - self._since
         if idle > self._limit(stack, idle):
             self._check_self(stack, idle)
         return True
@@ -281,6 +281,7 @@ class Watchdog:
         _print(f"{what}; the stacks of its threads:")
         if not beat.end():
             _end(f"rank {rank} cannot be ended", stacks=False)
+        self._since = monotonic()  # the launcher ends this process now
 
     def _check_launcher(self) -> None:
         """Save and exit if the launcher is gone: nobody else would end this process."""
