@@ -4,6 +4,8 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -13,6 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stoker.core.batch_list import joined, leaves_of, tensors_of
 from stoker.core.tree import CONTAINERS, is_sharded, raw_items
 
 _FULL = 1 << 28
@@ -24,6 +27,9 @@ _BLOCKS = 4096
 _MAPPED_BLOCKS = 256
 _MAX_ITEMS = 200_000
 """Items of a list that are hashed; of a longer one, evenly spaced ones are."""
+
+_MAX_JOINED = 1 << 26
+"""Bytes of a list of batches that are joined for hashing; a larger one is hashed one by one."""
 
 _MAX_FILES = 2000
 _MAX_DEPTH = 5
@@ -155,6 +161,8 @@ def _feed_items(
     if len(items) > 100 and (array := _as_array(items)) is not None:
         checksum.update(array_text(array).encode())
         return
+    if (leaves := leaves_of(items)) is not None and _feed_batches(checksum, leaves, full):
+        return
     items = items[:: max(1, len(items) // _MAX_ITEMS)]
     if files:
         for one in items[:: max(1, len(items) // _MAX_FILES)]:
@@ -165,6 +173,21 @@ def _feed_items(
         return
     for one in items:
         _feed(checksum, one, depth - 1, (), max(_SMALL, full // len(items)))
+
+
+def _feed_batches(checksum: Any, leaves: list[Any], full: int) -> bool:
+    """Hash a list of batches at once; return whether it is small enough for that."""
+    found = tensors_of(leaves)
+    if sum(map(attrgetter("nbytes"), found)) > min(full, _MAX_JOINED):
+        return False
+    shapes = [
+        (list(shape), len(list(run))) for shape, run in groupby(map(attrgetter("shape"), found))
+    ]
+    scalars = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    checksum.update(_encoded(f"{shapes} {scalars}"))
+    for tensor in joined(found):
+        checksum.update(tensor_text(tensor).encode())
+    return True
 
 
 def _texts(value: Any) -> Iterable[Any]:

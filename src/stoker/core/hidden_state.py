@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
 from stoker.core.code_search import facts_of
 from stoker.core.digest import digest
 from stoker.core.log import get_logger
@@ -126,10 +127,15 @@ class HiddenState:
         found = self.search()
         saved = {(owner, key) for owner, key, _ in entries}
         for place, first in self._first.items():
-            if place in saved or place not in found.values or first is _MISSING:
+            if place in saved or place not in found.values:
                 continue
-            if _signature(found.values[place]) != self._baseline[place]:
+            value = found.values[place]
+            if _signature(value) == self._baseline[place]:
+                continue
+            if first is not _MISSING:
                 self._put(found, place, first)
+            elif not (isinstance(value, dict) and _is_deterministic(found)):
+                self._report(place, value, "keep it small")
         for owner, key, value in entries:
             self._put(found, (owner, key), value)
 
@@ -151,7 +157,7 @@ class HiddenState:
     def digests(self) -> dict[str, str]:
         """Return a text for every value that differs if it does, by a name to show to the user."""
         return {
-            f"{place[0]}: {place[1]} ({type(value).__name__})": repr(_signature(value))
+            f"{place[0]}: {place[1]} ({type(value).__name__})": _text(value)
             for place, value in self.search().values.items()
             if not isinstance(value, ITERATORS)
         }
@@ -237,6 +243,11 @@ def _signature(value: Any) -> Any:
     return digest(value.name if isinstance(value, Enum) else value)
 
 
+def _text(value: Any) -> str:
+    """Return a text that differs if the value does, in any process."""
+    return digest(value) if leaves_of(value) is not None else repr(_signature(value))
+
+
 def _array_signature(array: "np.ndarray[Any, Any]") -> Any:
     if array.dtype.kind == "O":
         return array.shape
@@ -257,6 +268,9 @@ def _tensor_signature(tensor: Tensor) -> Any:
 
 
 def _container_signature(value: Any) -> Any:
+    if (leaves := leaves_of(value)) is not None:
+        excerpts = map(_excerpt, tensors_of(leaves)[:: max(1, len(leaves) // 64)])
+        return BatchListState(value, leaves), digest(list(excerpts))
     if not is_plain(value):
         return type(value), len(value)
     if isinstance(value, set | frozenset):
@@ -304,6 +318,8 @@ def _saved_if_small(value: Any) -> Any:
     if isinstance(value, ARRAYS) and value.nbytes > _MAX_HASHED[Tensor]:
         return _MISSING
     if is_container(value) and (len(value) > MAX_ITEMS or not is_plain(value)):
+        return _MISSING
+    if leaves_of(value) is not None:
         return _MISSING
     try:
         return _encode(value)

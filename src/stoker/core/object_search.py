@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.core.batch_list import leaves_of
 from stoker.core.code_search import as_function, facts_of, is_library, reading_functions
 from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
@@ -316,7 +317,7 @@ def is_value(value: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Return whether a value consists of numbers, strings, arrays and containers of them."""
-    return _plain_items(value, MAX_ITEMS) >= 0
+    return leaves_of(value) is not None or _plain_items(value, MAX_ITEMS) >= 0
 
 
 def _held_by_library(value: Any, held: dict[str, Any]) -> dict[str, Any]:
