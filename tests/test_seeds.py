@@ -5,6 +5,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "seeds.md"
+PROMISES = dict(
+    line.split(" ", 1) for line in (TESTS / "promises.txt").read_text(encoding="utf-8").splitlines()
+)
 
 ROWS = {
     "C": (32, "Colossal-AI, hook objects"),
@@ -22,7 +25,8 @@ Stoker keeps 120 promises that four older trainers made in their documentation. 
 number, and at least one test with that number fails when the promise is broken. To find a test,
 search for its marker, for example `@pytest.mark.row("C04")`.
 
-This page is generated: run `python tests/test_seeds.py` after you add, move or rename such a test.
+This page is generated from `tests/promises.txt` and the markers: run `python tests/test_seeds.py`
+after you add, move or rename such a test.
 """
 
 
@@ -57,16 +61,16 @@ def page() -> str:
     lines = [INTRODUCTION]
     found = by_row()
     for letter, (count, system) in ROWS.items():
-        lines.append(f"\n## {letter}: {system}\n\n| number | tests |\n|---|---|")
+        lines.append(f"\n## {letter}: {system}\n\n| number | promise | tests |\n|---|---|---|")
         for number in range(1, count + 1):
             row = f"{letter}{number:02}"
             names = [f"`{name}` ({path})" for path, name in found[row]]
-            lines.append(f"| {row} | {'<br>'.join(names)} |")
+            lines.append(f"| {row} | {PROMISES[row]} | {'<br>'.join(names)} |")
     return "\n".join(lines) + "\n"
 
 
 def test_every_promise_has_a_test_and_every_row_is_a_promise():
-    assert sorted(by_row()) == sorted(ids())
+    assert sorted(by_row()) == sorted(PROMISES) == sorted(ids())
 
 
 def test_the_page_lists_the_tests_there_are():
