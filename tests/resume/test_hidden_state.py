@@ -1,9 +1,20 @@
 """State of user code without a `state_dict`: what is restored, and that it stays shared."""
 
+import copy
+import multiprocessing as mp
 import weakref
-from collections import deque
+from argparse import Namespace
+from array import array
+from collections import ChainMap, OrderedDict, UserDict, deque
+from datetime import date, datetime
+from decimal import Decimal
+from io import StringIO
+from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -79,3 +90,143 @@ def test_the_state_of_a_list_of_batches_keeps_no_tensor_alive():
 def test_lists_of_batches_in_two_processes_have_the_same_digest_if_their_content_is_the_same():
     first, second = (HiddenState(lambda: [("dataset", batches())]) for _ in range(2))
     assert first.digests() == second.digests()
+
+
+class Holder:
+    """An object of a user, with a value of any kind."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def outcome(make, change, read, caplog):
+    """Return whether a value is as it was after a save and a restore in another object."""
+    one, two = Holder(make()), Holder(make())
+    first, second = (HiddenState(lambda o=o: [("dataset", o)]) for o in (one, two))
+    first.begin()
+    assert first.capture() == []
+    change(one)
+    saved = copy.deepcopy(first.capture())
+    second.begin()
+    second.restore(saved)
+    if "cannot be saved" in caplog.text:
+        return "reported"
+    return "exact" if str(read(two.value)) == str(read(one.value)) else "silent"
+
+
+def decayed(holder):
+    for _ in range(3):
+        holder.value.step(1.0)
+
+
+def plateau():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+
+def nested():
+    found = {"n": 0}
+    for _ in range(12):
+        found = SimpleNamespace(inner=found)
+    return found
+
+
+def innermost(value):
+    while isinstance(value, SimpleNamespace):
+        value = value.inner
+    return value
+
+
+def replaced(value):
+    return lambda holder: setattr(holder, "value", value)
+
+
+SAVED = {
+    "Value": (lambda: mp.Value("i", 0), lambda h: setattr(h.value, "value", 5), lambda v: v.value),
+    "Array": (lambda: mp.Array("d", 3), lambda h: h.value.__setitem__(0, 5.0), list),
+    "RawArray": (lambda: mp.RawArray("i", 3), lambda h: h.value.__setitem__(0, 5), list),
+    "bytearray": (lambda: bytearray(3), lambda h: h.value.append(5), bytes),
+    "array": (lambda: array("i", [0, 0]), lambda h: h.value.append(5), list),
+    "OrderedDict": (OrderedDict, lambda h: h.value.update(b=1, a=2), dict),
+    "UserDict": (UserDict, lambda h: h.value.update(a=1), dict),
+    "ChainMap": (ChainMap, lambda h: h.value.update(a=1), dict),
+    "Queue": (Queue, lambda h: h.value.put(3), lambda v: list(v.queue)),
+    "Namespace": (lambda: Namespace(n=0), lambda h: setattr(h.value, "n", 3), lambda v: v.n),
+    "PCG64": (lambda: np.random.PCG64(0), lambda h: h.value.random_raw(3), lambda v: v.state),
+    "scheduler": (plateau, decayed, lambda v: (v.best, v.num_bad_epochs)),
+    "Parameter": (
+        lambda: torch.nn.Parameter(torch.zeros(2)),
+        lambda h: h.value.data.add_(1),
+        lambda v: v.tolist(),
+    ),
+    "Path": (lambda: Path("a"), replaced(Path("b")), str),
+    "date": (lambda: date(2020, 1, 1), replaced(date(2021, 1, 1)), str),
+    "datetime": (lambda: datetime(2020, 1, 1), replaced(datetime(2021, 1, 1, 5)), str),
+    "Decimal": (lambda: Decimal(1), replaced(Decimal("2.50")), str),
+    "range": (lambda: range(3), replaced(range(1, 9, 2)), list),
+    "twelve levels": (nested, lambda h: innermost(h.value).update(n=4), innermost),
+    "the 150th object": (
+        lambda: [SimpleNamespace(n=0) for _ in range(200)],
+        lambda h: setattr(h.value[150], "n", 4),
+        lambda v: v[150].n,
+    ),
+}
+
+REPORTED = {
+    "DataFrame": (lambda: pd.DataFrame({"w": [1.0]}), lambda h: h.value.__setitem__("w", [2.0])),
+    "SeedSequence": (lambda: np.random.SeedSequence(0), lambda h: h.value.spawn(2)),
+    "SobolEngine": (lambda: torch.quasirandom.SobolEngine(2), lambda h: h.value.draw(3)),
+    "sparse": (lambda: torch.eye(2).to_sparse(), lambda h: h.value._values().mul_(2)),
+    "object array": (
+        lambda: np.array([{}, {}], dtype=object),
+        lambda h: h.value[0].update(a=1),
+    ),
+    "StringIO": (lambda: StringIO("abc"), lambda h: h.value.read(2)),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_value_of_a_library_is_saved_and_restored(name, caplog):
+    assert outcome(*SAVED[name], caplog) == "exact"
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_a_value_of_a_library_that_cannot_be_saved_is_reported_when_it_changes(name, caplog):
+    with caplog.at_level("WARNING", logger="stoker"):
+        assert outcome(*REPORTED[name], str, caplog) == "reported"
+
+
+def test_reading_a_file_by_positions_is_not_reported(tmp_path, caplog):
+    path = tmp_path / "rows"
+    path.write_bytes(b"0123456789")
+
+    class Rows:
+        def __init__(self):
+            self.file = path.open("rb")
+
+        def __getitem__(self, index):
+            self.file.seek(index)
+            return self.file.read(1)
+
+    rows = Rows()
+    state = HiddenState(lambda: [("dataset", rows)])
+    state.begin()
+    state.report_unsavable()
+    assert rows[3] == b"3"
+    assert state.capture() == []
+    assert not caplog.records
+    rows.file.close()
+
+
+def test_comparing_objects_of_libraries_runs_no_code_of_users():
+    class Loud:
+        def __reduce__(self):
+            raise AssertionError
+
+        def __getstate__(self):
+            raise AssertionError
+
+    frame = pd.DataFrame({"loud": [Loud()]})
+    state = HiddenState(lambda: [("dataset", Holder(frame))])
+    state.begin()
+    assert state.capture() == []

@@ -7,14 +7,17 @@ logged when the run starts.
 
 import enum
 import itertools
+import multiprocessing
 import random
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from torch import Tensor, nn
 from torch.utils.data import (
@@ -993,6 +996,155 @@ def _():
             return SIZE // 2
 
     return trained(val=DataLoader(plain(), BATCH, sampler=Half()))
+
+
+# Values of Python's own and of other libraries
+
+
+class Weighed(Points):
+    """Scales its samples by a number that each subclass keeps in its own way."""
+
+    def weight(self) -> float:
+        raise NotImplementedError
+
+    def change(self, x, index):
+        return x * (1 + 0.01 * self.weight())
+
+
+class SharedCounter(Weighed):
+    def __init__(self):
+        super().__init__()
+        self.reads = multiprocessing.Value("i", 0)
+
+    def weight(self):
+        self.reads.value += 1
+        return self.reads.value
+
+
+@kind("library values", "a multiprocessing.Value that counts")
+def _():
+    return reading(SharedCounter())
+
+
+@kind("library values", "one that a hook sets, read by workers")
+def _():
+    class Staged(Weighed):
+        def __init__(self):
+            super().__init__()
+            self.stage = multiprocessing.Value("i", 0)
+
+        def weight(self):
+            return self.stage.value
+
+    dataset = Staged()
+
+    class Advance(Hook):
+        def before_epoch(self, run):
+            dataset.stage.value += 3
+
+    return reading(dataset, num_workers=1) | {"hooks": [Advance()]}
+
+
+@kind("library values", "bytes, a UserDict, a Decimal and an OrderedDict")
+def _():
+    class Ledger(Weighed):
+        def __init__(self):
+            super().__init__()
+            self.counts, self.total, self.last = bytearray(4), Decimal(0), OrderedDict(n=0)
+            self.table = UserDict(n=0)
+
+        def weight(self):
+            self.counts[0] += 1
+            self.total += 1
+            self.table["n"] += 1
+            self.last["n"] = self.counts[0]
+            return self.counts[0] + float(self.total) + self.table["n"] + self.last["n"]
+
+    return reading(Ledger())
+
+
+@kind("library values", "a bit generator without a Generator")
+def _():
+    class Raw(Weighed):
+        def __init__(self):
+            super().__init__()
+            self.bits = np.random.PCG64(3)
+
+        def weight(self):
+            return float(self.bits.random_raw() % 100)
+
+    return reading(Raw())
+
+
+@kind("library values", "a gradient scaler of the step")
+def _():
+    class Scaled(Step):
+        def __init__(self):
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=2)
+
+        def forward(self, engine, batch):
+            output = super().forward(engine, batch)
+            self.scaler.scale(torch.ones(1))
+            self.scaler.update(self.scaler.get_scale() * 1.01)
+            output.loss = output.loss * self.scaler.get_scale()
+            return output
+
+    return trained(step=Scaled())
+
+
+@kind("library values", "a parameter outside of the model")
+def _():
+    class Temperature(Step):
+        def __init__(self):
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, engine, batch):
+            output = super().forward(engine, batch)
+            self.scale.data.mul_(1.01)
+            output.loss = output.loss * self.scale.detach()
+            return output
+
+    return trained(step=Temperature())
+
+
+@kind("library values", "a frame of pandas", "weights (DataFrame) changes during training")
+def _():
+    class Table(Weighed):
+        def __init__(self):
+            super().__init__()
+            self.weights = pandas.DataFrame({"w": np.ones(SIZE)})
+
+        def weight(self):
+            self.weights.loc[0, "w"] += 0.5
+            return float(self.weights.loc[0, "w"])
+
+    return reading(Table())
+
+
+@kind("library values", "a file that is read line by line", "noise (TextIOWrapper) changes during")
+def _():
+    class Lines(Weighed):
+        def __init__(self):
+            super().__init__()
+            self.noise = open(__file__, encoding="utf-8")  # noqa: SIM115
+
+        def weight(self):
+            return len(self.noise.readline())
+
+    return reading(Lines())
+
+
+@kind("library values", "a cache of random results", "changes during training and cannot be saved")
+def _():
+    @lru_cache
+    def noise(index):
+        return float(torch.rand(()))
+
+    class Cached(Points):
+        def change(self, x, index):
+            return x * noise(index)
+
+    return reading(Cached())
 
 
 KINDS = {f"{group}: {name}": one for group, kinds in GROUPS.items() for name, one in kinds.items()}

@@ -11,12 +11,12 @@ from torch import Tensor
 
 _MIN_LENGTH = 64
 _MAX_LENGTH = 100_000
-_SCALARS = frozenset({type(None), bool, int, float, str})
+_LEAVES = {Tensor, type(None), bool, int, float, str}
 _NESTED = ({tuple}, {list}, {dict})
 
 
 def leaves_of(value: Any) -> list[Any] | None:
-    """Return the tensors and scalars in a long list of batches; None for anything else.
+    """Return the tensors and scalars in a long list of batches or records; None for others.
 
     A batch is a tensor, or a tuple, list or dict of tensors and scalars.
     """
@@ -24,14 +24,17 @@ def leaves_of(value: Any) -> list[Any] | None:
         return None
     kinds, leaves = set(map(type, value)), value
     if kinds in _NESTED:
-        parts = map(dict.values, value) if kinds == {dict} else value
+        parts = map(dict.items, value) if kinds == {dict} else value
         leaves = itertools.chain.from_iterable(parts)
+        if kinds == {dict}:
+            leaves = itertools.chain.from_iterable(leaves)
+    elif kinds != {Tensor}:
+        return None
     leaves = list(leaves)
-    kinds = set(map(type, leaves))
-    if Tensor not in kinds or not kinds <= {Tensor, *_SCALARS}:
+    if not set(map(type, leaves)) <= _LEAVES:
         return None
     found = tensors_of(leaves)
-    is_strided = set(map(operator.attrgetter("layout"), found)) == {torch.strided}
+    is_strided = set(map(operator.attrgetter("layout"), found)) <= {torch.strided}
     return leaves if is_strided and not any(map(operator.attrgetter("is_meta"), found)) else None
 
 

@@ -38,12 +38,18 @@ from stoker.core.code_hash import (
     used_globals,
 )
 from stoker.core.fingerprint import array_text, digest, file_text, tensor_text
+from stoker.core.library_values import belongs_to_process
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
 Plain: TypeAlias = str | int | float | bool | list[Any] | None
 
 _SCALARS = (bool, int, float, str, type(None))
+_AS_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__index__,
+    float: float.__float__,
+    str: str.__str__,
+}
 _TEXTS = (torch.dtype, torch.device, torch.Size, torch.layout, np.dtype, PurePath, range, complex)
 _MAX_DEPTH = 7
 _MAX_ITEMS = 40
@@ -158,7 +164,7 @@ class Description:
             self.put(key, text)
         elif id(value) in self._seen:
             self.put(key, self._repeated(value))
-        elif depth == 0:
+        elif depth == 0 or belongs_to_process(value):
             self.put(key, _type_name(value))
         else:
             self._seen[id(value)] = key, value
@@ -185,6 +191,9 @@ class Description:
         return _NOT_A_LEAF if _has_parts(value) else _type_name(value)
 
     def _scalar(self, value: Any) -> Plain:
+        for kind, as_plain in _AS_PLAIN.items():
+            if isinstance(value, kind) and not isinstance(value, bool):
+                value = as_plain(value)  # of a subclass, such as a scalar of NumPy
         if isinstance(value, str):
             known = file_text(value, self._folders) if self._folders else None
             if known is not None:

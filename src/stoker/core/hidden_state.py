@@ -7,7 +7,7 @@ change, is never overridden. What cannot be saved is reported once.
 """
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from types import CellType
@@ -20,6 +20,14 @@ from torch import Tensor
 from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
 from stoker.core.code_search import facts_of
 from stoker.core.digest import digest
+from stoker.core.library_values import (
+    CACHES,
+    CODECS,
+    codec_of,
+    is_open_for_reading,
+    keeps_random_results,
+    library_signature,
+)
 from stoker.core.log import get_logger
 from stoker.core.object_search import (
     ARRAYS,
@@ -31,6 +39,7 @@ from stoker.core.object_search import (
     SCALARS,
     Found,
     Place,
+    is_opaque,
     is_plain,
     name_of,
     sample,
@@ -101,9 +110,12 @@ class HiddenState:
 
     def report_unsavable(self) -> None:
         """Report what is known not to be savable before it changes."""
-        for place, value in self.search().values.items():
-            if isinstance(value, ITERATORS):
+        found = self.search()
+        for place, value in found.values.items():
+            if _advances(value, found):
                 self._report(place, value, _fix_of(value))
+            elif isinstance(value, CACHES) and keeps_random_results(value):
+                self._report(place, value, "make the results a function of the arguments")
             elif isinstance(value, random.SystemRandom):
                 self._report(place, value, "use random.Random(seed)")
 
@@ -115,7 +127,7 @@ class HiddenState:
             if type(value) in SCALAR_TYPES:
                 if self._has_changed(place, value):
                     entries += self._captured(found, place, value)
-            elif isinstance(value, ITERATORS):
+            elif _advances(value, found):
                 if place not in self._baseline:
                     self._report(place, value, _fix_of(value))
             elif isinstance(value, RNGS) or self._has_changed(place, value):
@@ -130,11 +142,11 @@ class HiddenState:
             if place in saved or place not in found.values:
                 continue
             value = found.values[place]
-            if _signature(value) == self._baseline[place]:
+            if _signature(value) == self._baseline[place] or self._was_created(place, value):
                 continue
             if first is not _MISSING:
                 self._put(found, place, first)
-            elif not (isinstance(value, dict) and _is_deterministic(found)):
+            elif not _is_harmless_cache(value, found):
                 self._report(place, value, "keep it small")
         for owner, key, value in entries:
             self._put(found, (owner, key), value)
@@ -163,10 +175,14 @@ class HiddenState:
         }
 
     def _has_changed(self, place: Place, value: Any) -> bool:
-        if place[0] in self._owners:
-            return bool(_signature(value) != self._baseline.get(place, _MISSING))
-        now = _signature(value)  # of an object that did not exist when the run began
+        now = _signature(value)
+        if place[0] in self._owners and not self._was_created(place, value):
+            return bool(now != self._baseline.get(place, _MISSING))
         return bool(self._late.setdefault(place, now) != now)
+
+    def _was_created(self, place: Place, value: Any) -> bool:
+        """Return whether an object such as a file was None at first, and will be again."""
+        return value is not None and self._first.get(place, _MISSING) is None and is_opaque(value)
 
     def _captured(self, found: Found, place: Place, value: Any) -> Entries:
         if place[0] not in self._owners:
@@ -175,7 +191,7 @@ class HiddenState:
         try:
             return [[*place, _encode(value)]]
         except (TypeError, ValueError, NotImplementedError):
-            if not (isinstance(value, dict) and _is_deterministic(found)):
+            if not _is_harmless_cache(value, found):
                 fix = "make it a function of the index, or keep only a few plain values"
                 self._report(place, value, fix)
             return []
@@ -209,6 +225,20 @@ class HiddenState:
             _log.warning(message, ranks=None)
 
 
+def _advances(value: Any, found: Found) -> bool:
+    """Return whether reading a value moves a position that cannot be saved from outside."""
+    if is_open_for_reading(value):
+        return not any("seek" in facts_of(one).called for one in found.functions.values())
+    return isinstance(value, ITERATORS)
+
+
+def _is_harmless_cache(value: Any, found: Found) -> bool:
+    """Return whether a value only keeps results that do not depend on when they are computed."""
+    if isinstance(value, CACHES):
+        return not keeps_random_results(value)
+    return isinstance(value, dict) and _is_deterministic(found)
+
+
 def _is_deterministic(found: Found) -> bool:
     """Return whether nothing that was found draws or counts, so that a cache holds no state."""
     facts = [facts_of(function) for function in found.functions.values()]
@@ -234,13 +264,17 @@ def _signature(value: Any) -> Any:
         return kind, value if kind is not float else repr(value)
     if isinstance(value, ITERATORS):
         return kind
-    if isinstance(value, Tensor):
-        return _tensor_signature(value)
-    if isinstance(value, np.ndarray):
-        return _array_signature(value)
+    if _is_dense(value):
+        return _tensor_signature(value) if isinstance(value, Tensor) else _array_signature(value)
     if is_container(value):
         return _container_signature(value)
-    return digest(value.name if isinstance(value, Enum) else value)
+    if isinstance(value, (*RNGS, np.generic, Enum)):
+        return digest(value.name if isinstance(value, Enum) else value)
+    return library_signature(value)
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, ARRAYS) and not (isinstance(value, Tensor) and value.is_sparse)
 
 
 def _text(value: Any) -> str:
@@ -250,7 +284,7 @@ def _text(value: Any) -> str:
 
 def _array_signature(array: "np.ndarray[Any, Any]") -> Any:
     if array.dtype.kind == "O":
-        return array.shape
+        return array.shape, _container_signature(array.reshape(-1).tolist())
     if array.nbytes <= _MAX_HASHED[np.ndarray]:
         return digest(array)
     return array.shape, str(array.dtype), digest(array.flat[:: max(1, array.size // 1024)])
@@ -315,7 +349,7 @@ def _saved_if_small(value: Any) -> Any:
     """Return the encoded value, or a marker if keeping it would cost much."""
     if isinstance(value, SCALARS):
         return value
-    if isinstance(value, ARRAYS) and value.nbytes > _MAX_HASHED[Tensor]:
+    if _is_dense(value) and value.nbytes > _MAX_HASHED[Tensor]:
         return _MISSING
     if is_container(value) and (len(value) > MAX_ITEMS or not is_plain(value)):
         return _MISSING
@@ -333,21 +367,26 @@ def _encode(value: Any) -> Any:
     Raises:
         TypeError: the value cannot be saved.
     """
-    if isinstance(value, RNGS):
-        return {"rng": _rng_state(value)}
-    if isinstance(value, Enum):
-        return {"enum": value.name}
-    if isinstance(value, ARRAYS):
-        if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
-            raise ValueError
-        return {"array": value.detach().clone() if isinstance(value, Tensor) else value.copy()}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
+    if isinstance(value, (*SCALARS, np.generic)) and not isinstance(value, complex):
+        return value
     if is_container(value):
         return _encode_container(value)
-    if not isinstance(value, (*SCALARS, np.generic)):
+    for kind, (tag, save) in _ENCODERS.items():
+        if isinstance(value, kind):
+            return {tag: save(value)}
+    if (codec := codec_of(value)) is None:
         raise TypeError
-    return value
+    return {codec: _encode(CODECS[codec].save(value))}
+
+
+def _encode_array(value: Any) -> Any:
+    if not _is_dense(value) or value.nbytes > _MAX_SAVED:
+        raise ValueError
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if value.dtype.kind == "O":
+        raise ValueError
+    return value.copy()
 
 
 def _encode_container(value: Any) -> Any:
@@ -398,6 +437,14 @@ def _rng_state(generator: Any) -> Any:
     return generator.get_state()
 
 
+_ENCODERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
+    RNGS: ("rng", _rng_state),
+    Enum: ("enum", lambda value: value.name),
+    ARRAYS: ("array", _encode_array),
+    complex: ("complex", lambda value: [value.real, value.imag]),
+}
+
+
 # Restore
 
 
@@ -416,6 +463,8 @@ def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
             current[...] = content
     elif tag == "enum":
         _set(owner, key, type(current)[content])
+    elif tag in CODECS and (restore := CODECS[tag].restore) is not None:
+        restore(current, _decode(content))
     elif tag in ("dict", "table", "list", "numbers", "set", "deque") and _refilled(
         current, _decode(saved)
     ):
@@ -434,8 +483,9 @@ def _refilled(current: Any, value: Any) -> bool:
     """Replace the contents of a container, and of those in it; return whether that is possible."""
     if isinstance(value, dict) and isinstance(current, dict):
         merged = {key: _merged(current.get(key), item) for key, item in value.items()}
-        dict.clear(current)
-        dict.update(current, merged)
+        kind = OrderedDict if isinstance(current, OrderedDict) else dict
+        kind.clear(current)
+        kind.update(current, merged)
     elif isinstance(value, set) and isinstance(current, set):
         current.clear()
         current.update(value)
@@ -462,6 +512,11 @@ def _decode(saved: Any, kind: type | None = None) -> Any:
         return kind._make(map(_decode, content))
     if tag in _BUILDERS:
         return _BUILDERS[tag](map(_decode, content))
+    if tag in CODECS:
+        build = CODECS[tag].build
+        if build is None:
+            raise TypeError
+        return build(_decode(content))
     return _DECODERS[tag](content)
 
 

@@ -7,10 +7,13 @@ bytecode. The search is bounded in depth and in size.
 import functools
 import itertools
 import random
+from argparse import Namespace
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from queue import Queue
 from types import (
     CellType,
     FunctionType,
@@ -28,6 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.core.batch_list import leaves_of
 from stoker.core.code_search import as_function, facts_of, is_library, reading_functions
+from stoker.core.library_values import CACHES, IMMUTABLE, is_library_value
 from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
 Place: TypeAlias = tuple[str, Any]
@@ -59,12 +63,13 @@ MAX_ITEMS = 10_000
 """Containers with more items are compared by a sample."""
 
 _LEAVES = (*SCALARS, *RNGS, *ITERATORS, np.generic, Enum)
-_MAX_DEPTH = 8
+_MAX_DEPTH = 24
 MAX_VALUES = 30_000
-_MAX_OBJECTS = 64
+_MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
 
-_OPEN_CLASSES = (SimpleNamespace,)
+_OPEN_CLASSES = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue)
+_SEARCHED = (FunctionType, MethodType, functools.partial, nn.Module, DataLoader, type, ModuleType)
 _COMPONENTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator")
 _LOADER_NAMES = frozenset(
     vars(DataLoader(TensorDataset())).keys() | {"by_sample", "_iterator", "next_iter_state"}
@@ -141,6 +146,8 @@ class _Searcher:
         elif is_container(value):
             self._container(owner, key, value, path, depth)
         else:
+            if isinstance(value, CACHES) or is_opaque(value):
+                found.values[owner, key] = value
             self._search(path, value, depth)
 
     def _container(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
@@ -154,7 +161,7 @@ class _Searcher:
         else:
             items = enumerate(value)
         for index, item in itertools.islice(items, _MAX_OBJECTS):
-            if isinstance(index, str | int) and not isinstance(item, SCALARS):
+            if isinstance(index, str | int) and not isinstance(item, (*SCALARS, *IMMUTABLE)):
                 self._visit(path, index, item, f"{path}[{index!r}]", depth - 1)
 
     def _search(self, path: str, value: Any, depth: int) -> None:
@@ -281,6 +288,7 @@ class _Searcher:
         for name, parameter in module._parameters.items():
             if parameter is None or is_sharded(parameter):
                 continue
+            self._seen.add(id(parameter))
             found.owners[f"{where}.{name}"] = parameter
             found.values[f"{where}.{name}", "requires_grad"] = parameter.requires_grad
             if not saved:
@@ -329,7 +337,11 @@ def _held_by_library(value: Any, held: dict[str, Any]) -> dict[str, Any]:
     if package not in ("stoker", "datasets"):
         return {}
     kinds = (*RNGS, list) if package == "datasets" else RNGS  # lists of other datasets
-    return {n: item for n, item in held.items() if isinstance(item, kinds) or not is_value(item)}
+    return {
+        name: item
+        for name, item in held.items()
+        if isinstance(item, kinds) or not (is_value(item) or is_opaque(item))
+    }
 
 
 def is_of_stoker(kind: type) -> bool:
@@ -381,7 +393,16 @@ def _is_array(value: Any) -> bool:
 
 def _is_open(kind: type) -> bool:
     """Return whether objects of a library's class are searched all the same."""
-    return kind in _OPEN_CLASSES or kind.__module__.startswith("torch.utils.data")
+    return issubclass(kind, _OPEN_CLASSES) or kind.__module__.startswith("torch.utils.data")
+
+
+def is_opaque(value: Any) -> bool:
+    """Return whether this is a library's object, which is a value and not searched."""
+    if isinstance(value, nn.Parameter):
+        return value.layout is torch.strided and not (is_sharded(value) or value.is_meta)
+    if isinstance(value, _SEARCHED) or _is_open(type(value)):
+        return False
+    return is_library_value(value) and as_function(value) is None
 
 
 def _content(cell: CellType) -> Any:

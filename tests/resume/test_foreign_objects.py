@@ -1,0 +1,74 @@
+"""Datasets that hold objects of other libraries train, resume and are not reported in vain."""
+
+import logging
+import re
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from stoker import Engine, Trainer
+
+
+@lru_cache
+def read(index: int) -> np.ndarray:
+    return np.full((1, 4), index, dtype=np.float32)
+
+
+class Rows(Dataset):
+    """A dataset as people write it: tables, scalers, paths, pools, and files opened when needed."""
+
+    def __init__(self):
+        values = np.arange(40.0).reshape(10, 4)
+        self.scaler, self.frame = StandardScaler().fit(values), pd.DataFrame(values)
+        self.paths = [Path(f"{number}.png") for number in range(200)]
+        self.records = [{"id": number, "name": str(number)} for number in range(200)]
+        self.args, self.pattern = Namespace(lr=np.float64(0.1), name=np.str_("x")), re.compile("a+")
+        self.log, self.pool = logging.getLogger("rows"), ThreadPoolExecutor(1)
+        self.made, self.file = datetime(2026, 1, 1), None
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = open(__file__, "rb")  # noqa: SIM115
+        self.file.seek(index)
+        value = self.pool.submit(self.frame.iloc[index % 10].sum).result()
+        x = self.scaler.transform(read(index))[0] + value
+        return torch.tensor(x, dtype=torch.float32), index % 2
+
+
+def fit(dataset, folder, epochs):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), 0.01), nn.CrossEntropyLoss())
+    trainer = Trainer(engine, run_dir=folder, seed=1)
+    trainer.fit(DataLoader(dataset, 4, shuffle=True), epochs=epochs)
+    dataset.file.close()
+    dataset.pool.shutdown()
+    return model.weight.detach()
+
+
+def test_a_dataset_with_objects_of_libraries_trains_without_a_warning(tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="stoker"):
+        whole = fit(Rows(), tmp_path / "one", 2)
+        fit(Rows(), tmp_path / "two", 1)
+        resumed = fit(Rows(), tmp_path / "two", 2)
+    assert torch.equal(whole, resumed)
+    assert not caplog.records
+
+
+def test_scalars_of_libraries_are_recorded_as_plain_values(tmp_path):
+    fit(Rows(), tmp_path / "run", 1)
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    assert "!!python" not in text
+    assert "lr: 0.1" in text
