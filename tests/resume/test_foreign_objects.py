@@ -1,5 +1,6 @@
 """Datasets that hold objects of other libraries train, resume and are not reported in vain."""
 
+import enum
 import logging
 import re
 from argparse import Namespace
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from stoker import Engine, Trainer
+from stoker import Engine, Trainer, hooks
 
 
 @lru_cache
@@ -72,3 +74,44 @@ def test_scalars_of_libraries_are_recorded_as_plain_values(tmp_path):
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert "!!python" not in text
     assert "lr: 0.1" in text
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+def in_itself() -> list[object]:
+    found: list[object] = []
+    found.append(found)
+    return found
+
+
+ODD = {
+    "an IntEnum": Level.LOW,
+    "a list in itself": in_itself(),
+    "scalars of NumPy": [np.float64(1), np.str_("a"), np.bool_(True)],
+    "keys of many kinds": {(1, 2): 3, None: 4, np.int64(3): np.float64(2), Level.LOW: 1},
+    "a surrogate": "\ud800",
+    "times": [pd.Timestamp("2020"), pd.NaT, np.datetime64("2020-01-01")],
+    "a sparse tensor": torch.eye(2).to_sparse(),
+    "a tensor on meta": torch.empty(2, device="meta"),
+    "an exception": ValueError("x"),
+    "a huge number": 10**40,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_run_can_hold_and_record_any_value(tmp_path, name):
+    class Odd(TensorDataset):
+        value = ODD[name]
+
+    data = Odd(torch.ones(4, 2), torch.zeros(4).long())
+    data.held = ODD[name]
+    for _ in range(2):
+        model = nn.Linear(2, 2)
+        engine = Engine(model, torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss())
+        model.setting = ODD[name]
+        params = {"value": ODD[name]}
+        trainer = Trainer(engine, [hooks.Checkpoint()], run_dir=tmp_path / "run", params=params)
+        trainer.fit(DataLoader(data, 2), epochs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -259,6 +259,13 @@ def _signatures(found: Found, *, rngs: bool = False) -> dict[Place, Any]:
 
 def _signature(value: Any) -> Any:
     """Return something that differs if the value does, in bounded time."""
+    try:
+        return _compared(value)
+    except Exception:  # a run must not fail because of a foreign object
+        return type(value)
+
+
+def _compared(value: Any) -> Any:
     kind = type(value)
     if kind in SCALAR_TYPES:
         return kind, value if kind is not float else repr(value)

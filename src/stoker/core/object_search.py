@@ -349,7 +349,7 @@ def is_of_stoker(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "stoker"
 
 
-def _plain_items(value: Any, left: int) -> int:
+def _plain_items(value: Any, left: int, depth: int = _MAX_DEPTH) -> int:
     """Return how many items may follow, or a negative number if the value is not plain.
 
     Of a container with more items than that, a sample is checked.
@@ -358,10 +358,10 @@ def _plain_items(value: Any, left: int) -> int:
         return left
     if isinstance(value, (*ARRAYS, np.generic)):
         return left if not isinstance(value, ARRAYS) or _is_array(value) else -1
-    if not is_container(value):
+    if not is_container(value) or depth == 0:  # a list may contain itself
         return -1
     for item in sample(value, left):
-        left = _plain_items(item, max(0, left - 1))
+        left = _plain_items(item, max(0, left - 1), depth - 1)
         if left < 0:
             return -1
     return left

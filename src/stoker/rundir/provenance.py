@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from stoker.config.lazy import Lazy, children
@@ -36,15 +38,15 @@ def flatten(tree: Any, limit: int | None = None) -> dict[str, Any]:
 
     Args:
         tree: mappings, lists and `Lazy` nodes.
-        limit: the largest number of leaves. Set it for a tree from a file that you do not trust,
-            which may be nested without end; what is beyond the limit is left out.
+        limit: the largest number of leaves. Set it for a tree from a file that you do not trust;
+            what is beyond the limit is left out.
     """
     found: dict[str, Any] = {}
     waiting: list[tuple[str, Any, int]] = [("", tree, 0)]
     while waiting and (limit is None or len(found) < limit):
         path, value, depth = waiting.pop()
         inner = _children(value)
-        if inner and (limit is None or (depth < _DEEPEST and len(waiting) < limit)):
+        if inner and depth < _DEEPEST and (limit is None or len(waiting) < limit):
             below = [(f"{path}.{_text(key)}" if path else _text(key), v) for key, v in inner]
             waiting += [(key, one, depth + 1) for key, one in reversed(below[:limit])]
         elif path:
@@ -87,14 +89,17 @@ def format_value(value: Any) -> str:
 
 def plain_value(value: Any) -> str | int | float | bool | None:
     """Return a leaf as JSON can hold it, of bounded length, whatever it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else _text(value)
+    if isinstance(value, int) and not isinstance(value, Enum):
+        return int.__index__(value) if abs(value) < 2**53 else _text(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return float.__float__(value) if math.isfinite(value) else str(value)
     if isinstance(value, list):
-        parts = [format_value(plain_value(one)) for one in value[:_LONGEST_LIST]]
+        shown = ["…" if _children(one) else plain_value(one) for one in value[:_LONGEST_LIST]]
+        parts = [format_value(one) for one in shown]
         more = ["…"] if len(value) > _LONGEST_LIST else []
         return f"[{', '.join(parts + more)}]"[:_LONGEST_TEXT]
     if isinstance(value, dict):
@@ -105,7 +110,7 @@ def plain_value(value: Any) -> str | int | float | bool | None:
 def _text(value: Any) -> str:
     try:
         text = str(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, a tree in itself
+    except Exception:  # an integer of thousands of digits, a tree in itself, a broken __str__
         return "…"
     return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
 
