@@ -37,7 +37,7 @@ from stoker.core.code_hash import (
     own_functions,
     used_globals,
 )
-from stoker.core.fingerprint import array_text, digest, file_text, tensor_text
+from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 

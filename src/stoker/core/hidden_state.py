@@ -240,12 +240,14 @@ def _signature(value: Any) -> Any:
         return _array_signature(value)
     if is_container(value):
         return _container_signature(value)
+    if isinstance(value, RNGS):
+        value = _rng_state(value)
     return digest(value.name if isinstance(value, Enum) else value)
 
 
 def _text(value: Any) -> str:
     """Return a text that differs if the value does, in any process."""
-    return digest(value) if leaves_of(value) is not None else repr(_signature(value))
+    return digest(value, exact=True) if leaves_of(value) is not None else repr(_signature(value))
 
 
 def _array_signature(array: "np.ndarray[Any, Any]") -> Any:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stoker.core.describe import Description, attributes_of
-from stoker.core.fingerprint import digest
+from stoker.core.digest import digest
 
 _OF_OPTIMIZER = frozenset(("defaults", "state", "param_groups", "step", "zero_grad"))
 _OF_GROUP = frozenset(("params", "initial_lr", "foreach"))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stoker.core.fingerprint import digest
+from stoker.core.digest import digest
 from stoker.rundir import files
 from stoker.rundir.provenance import ABSENT, differences, flatten, format_value, plain_value
 
