@@ -57,7 +57,7 @@ def _cat(found: list[Tensor]) -> list[Tensor]:
 
 
 class BatchListState:
-    """What tells whether a long list of batches has changed: identities, versions, scalars.
+    """What changes with a long list of batches: identities, versions, scalars.
 
     A tensor counts the operations that have changed it. The state holds no tensor alive.
 

@@ -11,11 +11,10 @@ described are recorded by their type.
 """
 
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stoker.core.code_hash import (
+from stoker.core.bytecode import (
     changed_names,
     closure_of,
     code_hash,
@@ -38,6 +37,7 @@ from stoker.core.code_hash import (
     used_globals,
 )
 from stoker.core.digest import array_text, digest, file_text, tensor_text
+from stoker.core.object_search import MODULE_HOOKS, RNGS, attributes
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
@@ -92,7 +92,6 @@ _WRITTEN = ("cache", "log", "tmp", "temp", "output", "save")
 """Words in the names of attributes whose files a run may write."""
 
 _MODULE_INTERNALS = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_full_backward_hook"}
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SMALL_BUFFER = 64
 
 
@@ -255,13 +254,13 @@ class Description:
     def _add_attributes(
         self, key: str, value: Any, depth: int, skip: Set[str] = frozenset()
     ) -> None:
-        attributes = attributes_of(value)
-        if isinstance(known := attributes.get("_fingerprint"), str):  # a Hugging Face dataset
+        held = attributes(value)
+        if isinstance(known := held.get("_fingerprint"), str):  # a Hugging Face dataset
             self.put(f"{key}.fingerprint", known)
             return
-        texts = [str(one) for one in attributes.values() if isinstance(one, str | PurePath)]
+        texts = [str(one) for one in held.values() if isinstance(one, str | PurePath)]
         roots = [one for one in texts if self._folders and one and os.path.isdir(one)]
-        for name, one in attributes.items():
+        for name, one in held.items():
             shown = name.strip("_")
             if shown and shown not in _OF_LAYOUT and name not in skip and not _is_internal(name):
                 written = any(word in shown.lower() for word in _WRITTEN)
@@ -332,7 +331,7 @@ class Description:
             self._add(key, value, depth - 1)
         elif not isinstance(value, nn.Module) and id(value) not in self._seen:
             used = names_in(function.__code__)
-            named = {n: v for n, v in attributes_of(value).items() if n in used}
+            named = {n: v for n, v in attributes(value).items() if n in used}
             if named or callable(value):
                 self._add(key, named or value, depth - 1)
 
@@ -352,11 +351,11 @@ class Description:
             self._seen[id(one)] = path, one
             self.put(path, _type_name(one))
             self._add_class(type(one))
-            for attribute, value in attributes_of(one).items():
+            for attribute, value in attributes(one).items():
                 shown = attribute.strip("_")
                 if attribute not in _MODULE_INTERNALS and shown and shown not in _OF_LAYOUT:
                     self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
-            for kind in _MODULE_HOOKS:
+            for kind in MODULE_HOOKS:
                 for number, hook in enumerate(getattr(one, kind, {}).values()):
                     if isinstance(hook, FunctionType):
                         self._add(f"{path}.{kind.strip('_')}.{number}", hook, 3)
@@ -383,21 +382,6 @@ class Description:
 _OPAQUE = ("_thread", "threading", "_io", "io", "multiprocessing", "logging", "socket")
 _NOT_A_LEAF = object()
 _MAPPINGS = (dict, nn.ModuleDict)
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, without calling code of its class."""
-    found: dict[str, Any] = {}
-    with suppress(AttributeError):
-        found.update(object.__getattribute__(value, "__dict__"))
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = vars(kind).get(name)
-            if type(descriptor).__name__ == "member_descriptor":
-                with suppress(AttributeError):
-                    found[name] = descriptor.__get__(value, kind)  # type: ignore[union-attr]
-    return found
 
 
 def _has_parts(value: Any) -> bool:
@@ -437,13 +421,12 @@ def _bytes_text(value: Any) -> str:
     return f"{len(value)} bytes #{digest(bytes(value))}"
 
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _LEAVES: list[tuple[Any, Callable[[Any], Plain]]] = [
     (Tensor, tensor_text),
     (np.ndarray | np.generic, array_text),
     (bytes | bytearray | memoryview, _bytes_text),
     ((Enum, *_TEXTS), str),
-    (_GENERATORS, _seed_text),
+    (RNGS, _seed_text),
     (ModuleType, _type_name),
 ]
 """How values without parts are described, by their types."""

@@ -126,7 +126,7 @@ class Recorder(Watcher):
         if point == "after_step":
             loss = run.loss if run.outputs else None
             parts = {**self._pending, "loss": {"": fingerprint(loss)}, **self._parts(self._state)}
-            self._write("step", run, parts=parts, unsaved=self._state.hidden_digests())
+            self._write("step", run, parts=parts, unsaved=self._state.user_state_digests())
         elif point == "after_run" and run.error is None:
             parts = self._parts(self._state)
             self._write("end", run, parts=parts, folder=str(run.dir))

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import check_dimensions
 from stoker.checkpoint.format.names import MODEL
 from stoker.checkpoint.format.tensor_file import DTYPES, memory_identity
+from stoker.checkpoint.format.validation import check_dimensions
 from stoker.core.tree import is_sharded
 
 Json: TypeAlias = Any

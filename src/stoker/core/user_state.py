@@ -1,7 +1,7 @@
 """Save and restore state of user code that has no ``state_dict``.
 
 A sampler with a generator of its own, a dataset that counts its passes, a step with a running mean:
-`HiddenState` finds such values, saves those that have changed since the run began, and restores
+`UserState` finds such values, saves those that have changed since the run began, and restores
 them in the same objects. A value that the user edits between two runs, and that training does not
 change, is never overridden. What cannot be saved is reported once.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
-from stoker.core.code_search import facts_of
+from stoker.core.bytecode import facts_of
 from stoker.core.digest import digest
 from stoker.core.log import get_logger
 from stoker.core.object_search import (
@@ -57,7 +57,7 @@ _MAX_NUMBERS = 4_000_000
 """Lists of more numbers are not saved, but reported."""
 
 
-class HiddenState:
+class UserState:
     """The changing values of some objects, and of the variables that their functions use.
 
     Args:

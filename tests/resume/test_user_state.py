@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from stoker.core.batch_list import BatchListState, leaves_of
-from stoker.core.hidden_state import HiddenState
+from stoker.core.user_state import UserState
 
 
 def test_containers_inside_containers_stay_shared_when_they_are_restored():
     inner, queue = [1], deque([[1]])
     first = queue[0]
     owner = SimpleNamespace(table={"inner": inner}, queue=queue)
-    state = HiddenState(lambda: [("sampler", owner)])
+    state = UserState(lambda: [("sampler", owner)])
     state.begin()
     inner.append(2)
     first.append(2)
@@ -44,7 +44,7 @@ def batches(count: int = 100) -> list[tuple[Tensor, int]]:
 )
 def test_a_change_in_a_long_list_of_batches_is_saved_and_restored(change):
     owner = SimpleNamespace(data=batches())
-    state = HiddenState(lambda: [("dataset", owner)])
+    state = UserState(lambda: [("dataset", owner)])
     state.begin()
     assert state.capture() == []
     change(owner.data)
@@ -58,7 +58,7 @@ def test_a_change_in_a_long_list_of_batches_is_saved_and_restored(change):
 
 def test_a_long_list_that_changed_after_the_save_is_reported(caplog):
     owner = SimpleNamespace(data=batches())
-    state = HiddenState(lambda: [("dataset", owner)])
+    state = UserState(lambda: [("dataset", owner)])
     state.begin()
     saved = state.capture()
     owner.data[3][0].zero_()
@@ -77,5 +77,5 @@ def test_the_state_of_a_list_of_batches_keeps_no_tensor_alive():
 
 
 def test_lists_of_batches_in_two_processes_have_the_same_digest_if_their_content_is_the_same():
-    first, second = (HiddenState(lambda: [("dataset", batches())]) for _ in range(2))
+    first, second = (UserState(lambda: [("dataset", batches())]) for _ in range(2))
     assert first.digests() == second.digests()
