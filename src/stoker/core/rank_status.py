@@ -1,11 +1,9 @@
 """What each rank reports about itself, through the store of the process group."""
 
-import ctypes
 import json
 import os
 import signal
 import socket
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch.distributed
 
+from stoker.core.process import is_pending, process_stat
+
 c10d: Any = torch.distributed  # torch's types leave out half of what is used here
 
 HUNG = 75
@@ -22,8 +22,6 @@ HUNG = 75
 
 DUMP = getattr(signal, "SIGUSR2", None)
 """The signal that makes a rank print its stacks, unless the user handles it."""
-
-_SET_PARENT_DEATH_SIGNAL, _GET_PARENT_DEATH_SIGNAL = 1, 2  # of prctl(2)
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class RankStatus:
                 os.kill(self.pid, DUMP)
                 os.kill(self.pid, signal.SIGCONT)
                 deadline = monotonic() + 10.0
-                while _is_pending(self.pid, DUMP) and monotonic() < deadline:
+                while is_pending(self.pid, DUMP) and monotonic() < deadline:
                     sleep(0.02)
                 sleep(1.5)
             os.kill(self.pid, signal.SIGKILL)
@@ -84,35 +82,6 @@ class RankStatus:
         while not self.gone and monotonic() < deadline:
             sleep(0.02)
         return self.gone
-
-
-def _is_pending(pid: int, number: int) -> bool:
-    """Return whether a signal has been sent to a process that has not received it yet."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("ShdPnd:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def continue_without_launcher() -> None:
-    """Let this process continue when its parent exits while it is stopped (Linux).
-
-    It then notices that its launcher is gone, and ends.
-    """
-    if sys.platform == "linux":
-        prctl, present = ctypes.CDLL(None).prctl, ctypes.c_int()
-        prctl(_GET_PARENT_DEATH_SIGNAL, ctypes.byref(present))
-        if not present.value:
-            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
-
-
-def process_stat(pid: int) -> tuple[str, str]:
-    """Return the state of a process and when it started; two empty strings if it is gone."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0], fields[19]
-    return "", ""
 
 
 def collective_counts() -> dict[str, int]:

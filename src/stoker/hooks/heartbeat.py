@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from stoker.core import dist
 from stoker.core.errors import check_number
+from stoker.core.process import continue_without_launcher, is_traced, process_stat
 from stoker.core.rank_status import (
     DUMP,
     HUNG,
@@ -18,8 +19,6 @@ from stoker.core.rank_status import (
     RankStatus,
     StatusExchange,
     collective_counts,
-    continue_without_launcher,
-    process_stat,
 )
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
@@ -138,7 +137,7 @@ class Watchdog:
         progress = self._measure()
         overslept = now - self._last_check > max(self._after / 2, 3 * self._interval)
         self._last_check = now
-        if progress != self._progress or overslept or stack.in_debugger or _is_traced():
+        if progress != self._progress or overslept or stack.in_debugger or is_traced():
             self._steps += progress[:2] != self._samples
             self._samples, self._progress = progress[:2], progress
             self._since, self._cpu = now, process_time()
@@ -311,15 +310,6 @@ def _print_stacks_on_signal() -> bool:
         return False
     faulthandler.register(DUMP, file=2, all_threads=True)
     return True
-
-
-def _is_traced() -> bool:
-    """Return whether a debugger such as gdb is attached."""
-    try:
-        with open("/proc/self/status") as file:
-            return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in file)
-    except OSError:
-        return False
 
 
 def _print(message: str) -> None:
