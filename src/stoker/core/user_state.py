@@ -36,7 +36,7 @@ from stoker.core.object_search import (
     sample,
     search,
 )
-from stoker.core.tree import is_container
+from stoker.core.tree import CONTAINERS, is_container
 
 Entries: TypeAlias = list[list[Any]]
 """Saved values, each with its place: ``[owner, key, value]``."""
@@ -342,9 +342,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, ARRAYS):
         if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
             raise ValueError
-        return {"array": value.detach().clone() if isinstance(value, Tensor) else value.copy()}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
+        return _copy(value)
     if is_container(value):
         return _encode_container(value)
     if not isinstance(value, (*SCALARS, np.generic)):
@@ -362,11 +360,13 @@ def _encode_container(value: Any) -> Any:
     if len(value) > MAX_ITEMS or not is_plain(value) or _nbytes(value) > _MAX_IN_CONTAINER:
         raise ValueError
     if isinstance(value, dict):
-        pairs = [[_encode(key), _encode(item)] for key, item in dict.items(value)]
-        return {"dict": pairs}
-    kind = next(name for name, one in _BUILDERS.items() if isinstance(value, one))
-    items = sorted(value, key=repr) if kind in ("set", "frozenset") else value
-    return {kind: [_encode(item) for item in items]}
+        return {"dict": [[_encode(key), _encode(item)] for key, item in dict.items(value)]}
+    kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
+    return kind(map(_encode, value))
+
+
+def _copy(array: Any) -> Any:
+    return array.detach().clone() if isinstance(array, Tensor) else array.copy()
 
 
 def _nbytes(value: Any) -> int:
@@ -411,19 +411,15 @@ def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
             current = _new_rng(content)
             _set(owner, key, current)
         _set_rng_state(current, content)
-    elif tag == "array" and _fits(current, content):
-        if isinstance(current, Tensor):
-            current.detach().data.copy_(content)
-        else:
-            current[...] = content
     elif tag == "enum":
         _set(owner, key, type(current)[content])
-    elif tag in ("dict", "table", "list", "numbers", "set", "deque") and _refilled(
-        current, _decode(saved)
-    ):
-        return
-    else:
-        _set(owner, key, _decode(saved, type(current)))
+    elif _fits(current, saved):
+        if isinstance(current, Tensor):
+            current.detach().data.copy_(saved)
+        else:
+            current[...] = saved
+    elif not _refilled(current, value := _decode(saved, type(current))):
+        _set(owner, key, value)
 
 
 def _fits(current: Any, saved: Any) -> bool:
@@ -457,27 +453,21 @@ def _merged(current: Any, value: Any) -> Any:
 
 def _decode(saved: Any, kind: type | None = None) -> Any:
     """Return the value that `_encode` saved; a named tuple if the current value is one."""
-    if not isinstance(saved, dict):
+    if isinstance(saved, dict):
+        tag, content = next(iter(saved.items()))
+        return _DECODERS[tag](content)
+    if isinstance(saved, ARRAYS):
+        return _copy(saved)
+    if not isinstance(saved, CONTAINERS):
         return saved
-    tag, content = next(iter(saved.items()))
-    if tag == "tuple" and kind is not None and hasattr(kind, "_make"):
-        return kind._make(map(_decode, content))
-    if tag in _BUILDERS:
-        return _BUILDERS[tag](map(_decode, content))
-    return _DECODERS[tag](content)
+    items = map(_decode, saved)
+    if isinstance(saved, tuple) and kind is not None and hasattr(kind, "_make"):
+        return kind._make(items)
+    return type(saved)(items)
 
 
-_BUILDERS: dict[str, Any] = {
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    "tuple": tuple,
-    "list": list,
-}
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda array: array.tolist(),
-    "array": lambda array: array.clone() if isinstance(array, Tensor) else array.copy(),
-    "complex": lambda parts: complex(*parts),
     "table": lambda parts: dict(zip(*(part.tolist() for part in parts), strict=True)),
     "dict": lambda pairs: {_decode(key): _decode(value) for key, value in pairs},
 }
