@@ -51,7 +51,7 @@ _MAX_TEXT = 200
 _MAX_ROWS = 200_000
 _MAX_VALUES = 20_000
 
-_OF_LAYOUT = frozenset(
+OF_LAYOUT = frozenset(
     [
         "rank",
         "world_size",
@@ -68,7 +68,7 @@ _OF_LAYOUT = frozenset(
 )
 """Attributes that depend on the processes of a job, or on how far it got."""
 
-_LIMITS = frozenset(
+OF_LENGTH = frozenset(
     [
         "epochs",
         "num_epochs",
@@ -82,11 +82,10 @@ _LIMITS = frozenset(
         "verbose",
         "progress",
         "log_every",
-        "name",
         "output_dir",
     ]
 )
-"""Variables of a script that a run may change when it resumes."""
+"""Variables of a script that may change when a run resumes: its length, and where it writes."""
 
 _WRITTEN = ("cache", "log", "tmp", "temp", "output", "save")
 """Words in the names of attributes whose files a run may write."""
@@ -231,7 +230,7 @@ class Description:
             return
         for name in sorted(found, key=digest):
             shown = name if isinstance(name, _SCALARS) else _type_name(name)
-            if shown not in _OF_LAYOUT:
+            if shown not in OF_LAYOUT:
                 self._add(f"{key}.{shown}", found[name], depth - 1)
 
     def _add_items(self, key: str, container: Any, depth: int, skip: Set[str]) -> None:
@@ -262,7 +261,7 @@ class Description:
         roots = [one for one in texts if self._folders and one and os.path.isdir(one)]
         for name, one in held.items():
             shown = name.strip("_")
-            if shown and shown not in _OF_LAYOUT and name not in skip and not _is_internal(name):
+            if shown and shown not in OF_LAYOUT and name not in skip and not _is_internal(name):
                 written = any(word in shown.lower() for word in _WRITTEN)
                 with self._reading_files(() if written else (*self._folders, *roots)):
                     self._add(f"{key}.{shown}", one, depth - 1)
@@ -279,7 +278,7 @@ class Description:
                 self._add_code(function)
             for name, value in vars(base).items():
                 plain = isinstance(value, bool | int | float | str | tuple)
-                if plain and not name.startswith("__") and name not in _OF_LAYOUT:
+                if plain and not name.startswith("__") and name not in OF_LAYOUT:
                     self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", value, 2)
 
     def _add_function(self, key: str, function: FunctionType, depth: int) -> None:
@@ -301,9 +300,9 @@ class Description:
             self._add(f"{key}.default {index}", value, depth - 1)
         for name, value in (function.__kwdefaults__ or {}).items():
             self._add(f"{key}.{name}", value, depth - 1)
-        skipped = {*_OF_LAYOUT, "__class__", *changed_names(function.__code__)}
+        skipped = {*OF_LAYOUT, "__class__", *changed_names(function.__code__)}
         if not key.startswith("lr_scheduler"):
-            skipped |= _LIMITS
+            skipped |= OF_LENGTH | {"name"}
         known = [*closure_of(function)]
         if is_user_code(function.__code__, function.__module__):
             known += used_globals(function)
@@ -353,7 +352,7 @@ class Description:
             self._add_class(type(one))
             for attribute, value in attributes(one).items():
                 shown = attribute.strip("_")
-                if attribute not in _MODULE_INTERNALS and shown and shown not in _OF_LAYOUT:
+                if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
                     self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
             for kind in MODULE_HOOKS:
                 for number, hook in enumerate(getattr(one, kind, {}).values()):
