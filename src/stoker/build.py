@@ -347,16 +347,7 @@ def _steps_per_epoch(run: RunConfig, loader: Iterable[Any] | None, shard: DataSh
 
 
 def _checkpoint(run: RunConfig) -> stock.Checkpoint:
-    saving = run.checkpoint
-    return stock.Checkpoint(
-        saving.every,
-        max_overhead=saving.max_overhead,
-        keep=saving.keep,
-        keep_every=saving.keep_every,
-        best=saving.best,
-        mode=saving.mode,
-        optional=True,
-    )
+    return stock.Checkpoint(**vars(run.checkpoint), optional=True)
 
 
 def _hooks(builder: Builder, nodes: list[Any], run: RunConfig, config: Config) -> list[Hook]:

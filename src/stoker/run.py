@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from torch import Tensor
 
 from stoker.core.errors import did_you_mean
-from stoker.core.requests import Request, Requests
+from stoker.core.run_requests import Request, Requests
 from stoker.core.tree import batch_size
 from stoker.core.types import Batch, Output, Scalar
 from stoker.data import BatchFeeder

@@ -14,11 +14,11 @@ from stoker import hooks as stock
 from stoker.core import dist
 from stoker.core.errors import Preempted, check_number
 from stoker.core.every import Every
-from stoker.core.hidden_state import HiddenState
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, seed_shard
 from stoker.core.tree import concatenate, map_tensors
 from stoker.core.types import Batch, Output
+from stoker.core.user_state import UserState
 from stoker.data import BatchFeeder, DataShard
 from stoker.data.feeder import LastWindow, Loaders, check_window, count_of, take, val_feeders_of
 from stoker.engine import Engine, Schedule, schedule_for
@@ -29,11 +29,11 @@ from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.resume.describe_run import identity_of, loaders_by_name
-from stoker.resume.hidden_roots import saved_by_others, training_roots
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState
 from stoker.resume.signals import handling
+from stoker.resume.user_objects import saved_by_others, training_roots
 from stoker.run import Run, RunControl, Task
 from stoker.rundir.folder import RunFolder
 from stoker.rundir.identity import Identity
@@ -111,7 +111,7 @@ class Trainer:
         self._attached = self._busy = self._dev_run = False
         self._described: list[Any] = []  # the loaders of each fit
         self._val_loaders: dict[str, Any] = {}
-        self._hidden = HiddenState(
+        self._user_state = UserState(
             lambda: training_roots(self.run, self.hooks, self.step, self._val_loaders),
             lambda: saved_by_others(self.run, self.hooks, self.step),
         )
@@ -444,7 +444,7 @@ class Trainer:
 
     def _state(self) -> RunState:
         return RunState(
-            self.run, self.hooks, self.step, self.history, self.accumulate, self._hidden
+            self.run, self.hooks, self.step, self.history, self.accumulate, self._user_state
         )
 
     def _identity(

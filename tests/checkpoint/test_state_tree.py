@@ -67,7 +67,8 @@ def arrays():
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers().map(lambda n: n << 200), st.floats(),
-    st.text(), st.binary(), st.floats(width=32).map(np.float32), st.just(np.int64(-3)),
+    st.complex_numbers(allow_nan=False), st.text(), st.binary(),
+    st.floats(width=32).map(np.float32), st.just(np.int64(-3)),
     st.just(torch.bfloat16), st.just(torch.device("cpu")), st.just(torch.Size([2, 3])),
 )  # fmt: skip
 keys = st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none())

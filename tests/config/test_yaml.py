@@ -227,6 +227,12 @@ def test_references_are_values_texts_relative_and_from_the_environment(read, mon
     }
 
 
+def test_a_reference_by_position_that_leads_nowhere_is_named_by_its_position(read):
+    text = "model: {_target_: torch.nn.Linear, _args_: ['${wide}'], out_features: 3}\n"
+    with pytest.raises(ConfigError, match=r"'model\.0' is \$\{wide\}"):
+        read(text).resolved()
+
+
 def test_a_chain_of_references_is_followed(read):
     config = read("a: ${b}\nb: ${c}\nc: 7\nmodel: {_target_: parts.Wide, x: '${a}'}\n")
     assert built(config).kwargs == {"x": 7}

@@ -8,14 +8,14 @@ from unittest.mock import patch
 import pytest
 
 from stoker import Step, Trainer, hooks
-from stoker.core.beats import Beat
+from stoker.core.rank_status import RankStatus
 from stoker.hooks import heartbeat
 from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.stack import Stack
 from stoker.hooks.heartbeat import Watchdog, _waits
 from support.toys import batches, engine
 
-BEAT = Beat(1, "in step 3", False, {"0": 7}, "", False, "here", 1, "1")
+STATUS = RankStatus(1, "in step 3", False, {"0": 7}, "", False, "here", 1, "1")
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ BEAT = Beat(1, "in step 3", False, {"0": 7}, "", False, "here", 1, "1")
     ],
 )
 def test_a_rank_waits_if_it_has_started_more_collectives_than_another(own, others, waits):
-    beats = [replace(BEAT, collectives=other) for other in others]
-    assert _waits(replace(BEAT, collectives=own), beats) is waits
+    statuses = [replace(STATUS, collectives=other) for other in others]
+    assert _waits(replace(STATUS, collectives=own), statuses) is waits
 
 
 def test_a_rank_within_a_collective_waits_unless_another_has_gone_further():
-    inside = replace(BEAT, waiting=True)
-    assert _waits(inside, [BEAT])
-    assert not _waits(inside, [replace(BEAT, collectives={"0": 8})])
+    inside = replace(STATUS, waiting=True)
+    assert _waits(inside, [STATUS])
+    assert not _waits(inside, [replace(STATUS, collectives={"0": 8})])
 
 
 def test_the_stack_shows_where_a_run_is():

@@ -22,7 +22,7 @@ from stoker.checkpoint import CheckpointError
 from stoker.cli.main import main
 from stoker.config import ConfigError, load
 from stoker.core.describe import Description
-from stoker.core.fingerprint import array_text
+from stoker.core.digest import array_text
 from stoker.nn import lr as rates
 from stoker.rundir.identity import Identity
 from stoker.rundir.reader import RunReader

@@ -38,7 +38,11 @@ class Trace(Hook):
         return {}
 
     def after_step(self, run):
-        line = {"step": run.step, "batch": digest(list(run.batches)), "loss": float(run.loss)}
+        line = {
+            "step": run.step,
+            "batch": digest(list(run.batches), exact=True),
+            "loss": float(run.loss),
+        }
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if run.step == self.kill_at:
@@ -69,7 +73,7 @@ def train(name: str, folder: Path, kill_at: int | None) -> dict[str, Any]:
     rows = [json.loads(line) for line in trace.read_text().splitlines()]
     return {
         "steps": list({row["step"]: row for row in rows}.values()),
-        "engine": digest(engine.state_dict()),
+        "engine": digest(engine.state_dict(), exact=True),
         "history": [dict(row) for row in trainer.history],
         "draws": torch.rand(3).tolist(),
     }

@@ -133,8 +133,9 @@ def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a copy of a container with ``change`` applied to each item; other values unchanged."""
     if isinstance(value, Lazy):
         target = value.made_by if value.made_by is not None else value.target
+        args = [change(item) for item in value.args]  # first, in the order of `children`
         kwargs = {key: change(item) for key, item in value.items()}
-        node = Lazy(target, [change(item) for item in value.args], kwargs, value.where)
+        node = Lazy(target, args, kwargs, value.where)
         node.target, node.origins = value.target, dict(value.origins)
         return node
     if isinstance(value, dict):

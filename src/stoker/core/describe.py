@@ -11,11 +11,10 @@ described are recorded by their type.
 """
 
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stoker.core.code_hash import (
+from stoker.core.bytecode import (
     changed_names,
     closure_of,
     code_hash,
@@ -37,8 +36,9 @@ from stoker.core.code_hash import (
     own_functions,
     used_globals,
 )
-from stoker.core.fingerprint import array_text, digest, file_text, tensor_text
+from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.library_values import belongs_to_process
+from stoker.core.object_search import MODULE_HOOKS, RNGS, attributes
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
@@ -57,7 +57,7 @@ _MAX_TEXT = 200
 _MAX_ROWS = 200_000
 _MAX_VALUES = 20_000
 
-_OF_LAYOUT = frozenset(
+OF_LAYOUT = frozenset(
     [
         "rank",
         "world_size",
@@ -74,7 +74,7 @@ _OF_LAYOUT = frozenset(
 )
 """Attributes that depend on the processes of a job, or on how far it got."""
 
-_LIMITS = frozenset(
+OF_LENGTH = frozenset(
     [
         "epochs",
         "num_epochs",
@@ -88,17 +88,15 @@ _LIMITS = frozenset(
         "verbose",
         "progress",
         "log_every",
-        "name",
         "output_dir",
     ]
 )
-"""Variables of a script that a run may change when it resumes."""
+"""Variables of a script that may change when a run resumes: its length, and where it writes."""
 
 _WRITTEN = ("cache", "log", "tmp", "temp", "output", "save")
 """Words in the names of attributes whose files a run may write."""
 
 _MODULE_INTERNALS = frozenset(vars(nn.Module())) | {"_compiled_call_impl", "_is_full_backward_hook"}
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SMALL_BUFFER = 64
 
 
@@ -241,7 +239,7 @@ class Description:
             return
         for name in sorted(found, key=digest):
             shown = name if isinstance(name, _SCALARS) else _type_name(name)
-            if shown not in _OF_LAYOUT:
+            if shown not in OF_LAYOUT:
                 self._add(f"{key}.{shown}", found[name], depth - 1)
 
     def _add_items(self, key: str, container: Any, depth: int, skip: Set[str]) -> None:
@@ -264,15 +262,15 @@ class Description:
     def _add_attributes(
         self, key: str, value: Any, depth: int, skip: Set[str] = frozenset()
     ) -> None:
-        attributes = attributes_of(value)
-        if isinstance(known := attributes.get("_fingerprint"), str):  # a Hugging Face dataset
+        held = attributes(value)
+        if isinstance(known := held.get("_fingerprint"), str):  # a Hugging Face dataset
             self.put(f"{key}.fingerprint", known)
             return
-        texts = [str(one) for one in attributes.values() if isinstance(one, str | PurePath)]
+        texts = [str(one) for one in held.values() if isinstance(one, str | PurePath)]
         roots = [one for one in texts if self._folders and one and os.path.isdir(one)]
-        for name, one in attributes.items():
+        for name, one in held.items():
             shown = name.strip("_")
-            if shown and shown not in _OF_LAYOUT and name not in skip and not _is_internal(name):
+            if shown and shown not in OF_LAYOUT and name not in skip and not _is_internal(name):
                 written = any(word in shown.lower() for word in _WRITTEN)
                 with self._reading_files(() if written else (*self._folders, *roots)):
                     self._add(f"{key}.{shown}", one, depth - 1)
@@ -289,7 +287,7 @@ class Description:
                 self._add_code(function)
             for name, value in vars(base).items():
                 plain = isinstance(value, bool | int | float | str | tuple)
-                if plain and not name.startswith("__") and name not in _OF_LAYOUT:
+                if plain and not name.startswith("__") and name not in OF_LAYOUT:
                     self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", value, 2)
 
     def _add_function(self, key: str, function: FunctionType, depth: int) -> None:
@@ -311,9 +309,9 @@ class Description:
             self._add(f"{key}.default {index}", value, depth - 1)
         for name, value in (function.__kwdefaults__ or {}).items():
             self._add(f"{key}.{name}", value, depth - 1)
-        skipped = {*_OF_LAYOUT, "__class__", *changed_names(function.__code__)}
+        skipped = {*OF_LAYOUT, "__class__", *changed_names(function.__code__)}
         if not key.startswith("lr_scheduler"):
-            skipped |= _LIMITS
+            skipped |= OF_LENGTH | {"name"}
         known = [*closure_of(function)]
         if is_user_code(function.__code__, function.__module__):
             known += used_globals(function)
@@ -341,7 +339,7 @@ class Description:
             self._add(key, value, depth - 1)
         elif not isinstance(value, nn.Module) and id(value) not in self._seen:
             used = names_in(function.__code__)
-            named = {n: v for n, v in attributes_of(value).items() if n in used}
+            named = {n: v for n, v in attributes(value).items() if n in used}
             if named or callable(value):
                 self._add(key, named or value, depth - 1)
 
@@ -361,11 +359,11 @@ class Description:
             self._seen[id(one)] = path, one
             self.put(path, _type_name(one))
             self._add_class(type(one))
-            for attribute, value in attributes_of(one).items():
+            for attribute, value in attributes(one).items():
                 shown = attribute.strip("_")
-                if attribute not in _MODULE_INTERNALS and shown and shown not in _OF_LAYOUT:
+                if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
                     self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
-            for kind in _MODULE_HOOKS:
+            for kind in MODULE_HOOKS:
                 for number, hook in enumerate(getattr(one, kind, {}).values()):
                     if isinstance(hook, FunctionType):
                         self._add(f"{path}.{kind.strip('_')}.{number}", hook, 3)
@@ -392,21 +390,6 @@ class Description:
 _OPAQUE = ("_thread", "threading", "_io", "io", "multiprocessing", "logging", "socket")
 _NOT_A_LEAF = object()
 _MAPPINGS = (dict, nn.ModuleDict)
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, without calling code of its class."""
-    found: dict[str, Any] = {}
-    with suppress(AttributeError):
-        found.update(object.__getattribute__(value, "__dict__"))
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            descriptor = vars(kind).get(name)
-            if type(descriptor).__name__ == "member_descriptor":
-                with suppress(AttributeError):
-                    found[name] = descriptor.__get__(value, kind)  # type: ignore[union-attr]
-    return found
 
 
 def _has_parts(value: Any) -> bool:
@@ -446,13 +429,12 @@ def _bytes_text(value: Any) -> str:
     return f"{len(value)} bytes #{digest(bytes(value))}"
 
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _LEAVES: list[tuple[Any, Callable[[Any], Plain]]] = [
     (Tensor, tensor_text),
     (np.ndarray | np.generic, array_text),
     (bytes | bytearray | memoryview, _bytes_text),
     ((Enum, *_TEXTS), str),
-    (_GENERATORS, _seed_text),
+    (RNGS, _seed_text),
     (ModuleType, _type_name),
 ]
 """How values without parts are described, by their types."""

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from stoker.core.code_search import facts_of, is_library
+from stoker.core.bytecode import facts_of, is_library
 from stoker.core.digest import digest
 from stoker.core.types import Stateful
 

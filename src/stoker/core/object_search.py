@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.core.batch_list import leaves_of
-from stoker.core.code_search import as_function, facts_of, is_library, reading_functions
+from stoker.core.bytecode import as_function, facts_of, is_library, reading_functions
 from stoker.core.library_values import CACHES, IMMUTABLE, is_library_value
 from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
@@ -75,7 +75,7 @@ _LOADER_NAMES = frozenset(
     vars(DataLoader(TensorDataset())).keys() | {"by_sample", "_iterator", "next_iter_state"}
 )
 _MODULE_NAMES = frozenset(vars(nn.Module()).keys() - {"training"})
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 SAVED_ROOTS = ("model", "criterion")
 """Roots whose parameters and buffers are part of every checkpoint."""
 
@@ -274,7 +274,7 @@ class _Searcher:
                 held = {n: v for n, v in held.items() if is_value(v) or isinstance(v, FunctionType)}
             self._object(where, one, held, depth)
             self._buffers_and_flags(where, one)
-            for hooks in _MODULE_HOOKS:
+            for hooks in MODULE_HOOKS:
                 for number, hook in enumerate(vars(one).get(hooks, {}).values()):
                     self._search(f"{where}.{hooks[1:]}[{number}]", hook, depth - 1)
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from stoker.core.hidden_state import Entries, HiddenState
 from stoker.core.types import Batch
+from stoker.core.user_state import Entries, UserState
 from stoker.data.dataloader import (
     generators_of,
     length_of,
@@ -26,7 +26,7 @@ from stoker.data.dataloader import (
     why_empty,
     workers_running,
 )
-from stoker.data.resume.fingerprint import check_fingerprint, fingerprint, is_resharded
+from stoker.data.resume.loader_check import check_loader, is_resharded, properties_of
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
 from stoker.data.resume.strategies import ShardedStrategy, strategy_for
@@ -102,8 +102,8 @@ class BatchFeeder:
             self._strategy.length = longest_of(self._strategy.length)
         self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
-        self.hidden: HiddenState | None = None
-        self._restored: Entries = []  # of `hidden`
+        self.user_state: UserState | None = None
+        self._restored: Entries = []  # of `user_state`
         self._restart_workers = False  # whether persistent workers ran when the state was saved
         if self.batches == 0:
             reason = why_empty(loader, shard.world_size)
@@ -188,7 +188,7 @@ class BatchFeeder:
         """Return the generators of the loader and its components, without the global one."""
         return generators_of(self.loader)
 
-    def track_state(self, known: HiddenState | None = None) -> None:
+    def track_state(self, known: UserState | None = None) -> None:
         """Save the state of the loader that has no ``state_dict`` too, from now on.
 
         Call it when training begins, after hooks may have prepared the data.
@@ -196,21 +196,21 @@ class BatchFeeder:
         Args:
             known: the state that another feeder of the same loader tracks.
         """
-        if self.hidden is None:
-            self.hidden = known or HiddenState(lambda: roots_of(self.loader, self._name))
-            self._default_strategy.hidden = self._strategy.hidden = self.hidden
+        if self.user_state is None:
+            self.user_state = known or UserState(lambda: roots_of(self.loader, self._name))
+            self._default_strategy.user_state = self._strategy.user_state = self.user_state
         if known is None:
-            self.hidden.begin(self._restored)
+            self.user_state.begin(self._restored)
 
     def report_unsaved(self) -> None:
         """Log a warning for state of the loader that cannot be saved, when it is tracked."""
-        if self.hidden is not None:
-            report_unsaved(self.loader, self._name, self.hidden)
+        if self.user_state is not None:
+            report_unsaved(self.loader, self._name, self.user_state)
 
     def restore_state(self) -> None:
         """Restore the loaded state of a loader between two passes, after hooks have begun."""
-        if self.hidden is not None and self._restored and self.position.resume_point is None:
-            self.hidden.restore(self._restored)
+        if self.user_state is not None and self._restored and self.position.resume_point is None:
+            self.user_state.restore(self._restored)
 
     def end_pass(self) -> None:
         """Discard the rest of the pass in progress: the next pass starts from the beginning."""
@@ -234,14 +234,14 @@ class BatchFeeder:
         discarded = position.abandoned and not self.exhausted
         within_pass = position.start is not None and not position.ended and not discarded
         state: dict[str, Any] = {
-            "loader": fingerprint(self._strategy, self._shard.world_size),
+            "loader": properties_of(self._strategy, self._shard.world_size),
             "generators": generator_states(self.generators()),
             "workers_running": int(self._restart_workers or workers_running(self._strategy.reader)),
         }
         if self.epoch is not None:
             state["epoch"] = self.epoch
-        if self.hidden is not None:
-            state["hidden"] = self.hidden.capture()
+        if self.user_state is not None:
+            state["user_state"] = self.user_state.capture()
         if within_pass:
             state["position"] = position.state_dict()
         loader_state = self._strategy.state(position.batches if within_pass else None)
@@ -252,16 +252,16 @@ class BatchFeeder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position that `state_dict` returned; the next pass starts there."""
         saved, within_pass = state["loader"], "position" in state
-        found = fingerprint(self._default_strategy, self._shard.world_size)
-        check_fingerprint(self._name, saved, found, within_pass=within_pass)
+        found = properties_of(self._default_strategy, self._shard.world_size)
+        check_loader(self._name, saved, found, within_pass=within_pass)
         generators = self.generators()
         if len(generators) == len(state["generators"]):
             set_generator_states(generators, state["generators"])
-        self._restored = state.get("hidden", [])
-        if "hidden" in state:
-            self.track_state(self.hidden)
-            assert self.hidden is not None
-            self.hidden.restore(self._restored)
+        self._restored = state.get("user_state", [])
+        if "user_state" in state:
+            self.track_state(self.user_state)
+            assert self.user_state is not None
+            self.user_state.restore(self._restored)
         self.epoch = state.get("epoch")
         self._restart_workers = bool(state["workers_running"])
         self._strategy, self.position = self._default_strategy, Position()
@@ -274,7 +274,7 @@ class BatchFeeder:
                 self.position.padding = 0
             if self._mode is ShardingMode.SINGLE and is_resharded(saved, found):
                 self._strategy = ShardedStrategy(self.loader, self._name, self._shard, seed=0)
-                self._strategy.hidden = self.hidden
+                self._strategy.user_state = self.user_state
         self._strategy.load(state, self.position.resume_point)
 
     def __iter__(self) -> Iterator[list[Batch]]:
@@ -327,8 +327,8 @@ class BatchFeeder:
         point, self.position.resume_point = self.position.resume_point, None
         if point is not None:
             rest: Iterable[Batch] = ()
-            if self.position.drained and self.hidden is not None:
-                self.hidden.restore(point.hidden)
+            if self.position.drained and self.user_state is not None:
+                self.user_state.restore(point.user_state)
             if not self.position.drained:
                 rest = self._limited(self._strategy.resume(point), point.batches)
             if not self.position.abandoned:
@@ -339,8 +339,8 @@ class BatchFeeder:
             start_workers(self._strategy.reader, self.generators())
             self._restart_workers = False
         start = self._strategy.snapshot()
-        if self.hidden is not None:
-            start = replace(start, hidden=self.hidden.capture())
+        if self.user_state is not None:
+            start = replace(start, user_state=self.user_state.capture())
         self.position = Position(start=start)
         return self._limited(self._strategy.start(self.epoch), 0)
 

@@ -6,8 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stoker.core.describe import Description, attributes_of
-from stoker.core.fingerprint import digest
+from stoker.core.describe import Description
+from stoker.core.digest import digest
+from stoker.core.object_search import attributes
 
 _OF_OPTIMIZER = frozenset(("defaults", "state", "param_groups", "step", "zero_grad"))
 _OF_GROUP = frozenset(("params", "initial_lr", "foreach"))
@@ -50,7 +51,7 @@ def _add_optimizer(
     found: Description, key: str, optimizer: Optimizer, names: Mapping[int, str]
 ) -> None:
     found.add_type(key, optimizer)
-    for name, value in attributes_of(optimizer).items():
+    for name, value in attributes(optimizer).items():
         if not name.startswith("_") and name not in _OF_OPTIMIZER:
             found.add(f"{key}.{name}", value)
     several = len(optimizer.param_groups) > 1
@@ -75,14 +76,14 @@ def add_scheduler(found: Description, name: str, scheduler: Any) -> None:
 
 def _add_scheduler(found: Description, key: str, scheduler: Any) -> None:
     found.add_type(key, scheduler)
-    attributes = attributes_of(scheduler)
-    total = attributes.get("total_steps")
-    for number, phase in enumerate(attributes.get("_schedule_phases", ())):  # OneCycleLR
+    held = attributes(scheduler)
+    total = held.get("total_steps")
+    for number, phase in enumerate(held.get("_schedule_phases", ())):  # OneCycleLR
         end = (phase["end_step"] + 1) / total if total else phase["end_step"]
         found.put(f"{key}.phase {number}.end", round(float(end), 9))
-    for inner, value in enumerate(attributes.get("_schedulers", ())):
+    for inner, value in enumerate(held.get("_schedulers", ())):
         _add_scheduler(found, f"{key}.{inner}", value)
-    for attribute, value in attributes.items():
+    for attribute, value in held.items():
         if attribute not in _OF_SCHEDULER and attribute != "_schedulers":
             found.add(f"{key}.{attribute.strip('_')}", value)
 

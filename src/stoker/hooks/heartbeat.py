@@ -6,22 +6,20 @@ import os
 import signal
 import socket
 import threading
-from time import monotonic, process_time
+from time import monotonic, monotonic_ns, process_time
 from typing import Any, ClassVar, Literal
 
 from stoker.core import dist
-from stoker.core.beats import (
+from stoker.core.errors import check_number
+from stoker.core.process import continue_without_launcher, is_traced, process_stat
+from stoker.core.rank_status import (
     DUMP,
     HUNG,
-    Beat,
-    BeatExchange,
-    Seen,
+    LastStatus,
+    RankStatus,
+    StatusExchange,
     collective_counts,
-    continue_without_launcher,
-    next_number,
-    process_stat,
 )
-from stoker.core.errors import check_number
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
 from stoker.run import Run
@@ -122,13 +120,13 @@ class Watchdog:
         self._samples, self._steps = (0, 0), 0  # at how many checks there were new steps
         self._since = self._last_check = monotonic()
         self._cpu = 0.0
-        self._exchange = BeatExchange(interval) if dist.world_size() > 1 else None
+        self._exchange = StatusExchange(interval) if dist.world_size() > 1 else None
         if self._exchange is not None:
             self._neighbour = (dist.rank() + 1) % dist.world_size()
             self._rank_0_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
             continue_without_launcher()
             self._prints_stacks = _print_stacks_on_signal()
-            self._exchange.own = self._beat(Stack(self._thread))
+            self._exchange.own = self._status(Stack(self._thread))
             self._exchange.start()
 
     def check(self, now: float) -> bool:
@@ -139,13 +137,13 @@ class Watchdog:
         progress = self._measure()
         overslept = now - self._last_check > max(self._after / 2, 3 * self._interval)
         self._last_check = now
-        if progress != self._progress or overslept or stack.in_debugger or _is_traced():
+        if progress != self._progress or overslept or stack.in_debugger or is_traced():
             self._steps += progress[:2] != self._samples
             self._samples, self._progress = progress[:2], progress
             self._since, self._cpu = now, process_time()
         exchange = self._exchange
         if exchange is not None:
-            exchange.own = self._beat(stack)
+            exchange.own = self._status(stack)
             if overslept:
                 exchange.answered = now
             self._check_neighbour(exchange)
@@ -160,15 +158,15 @@ class Watchdog:
         if self._exchange is not None:
             error = self._run.error
             failed = error is not None and not isinstance(error, SystemExit)
-            self._exchange.own = self._beat(None, "failed" if failed else "ended")
+            self._exchange.own = self._status(None, "failed" if failed else "ended")
             self._exchange.stop()
 
     def who_left(self) -> list[str]:
         """Return a line for each rank that has left the run without an error."""
         return [
-            f"rank {rank} ({seen.beat.process}) has left the job: it was {seen.beat.where}"
+            f"rank {rank} ({seen.status.process}) has left the job: it was {seen.status.where}"
             for rank, seen in self._others(wait=True).items()
-            if seen.beat.left == "ended" or (seen.beat.gone and not seen.beat.left)
+            if seen.status.left == "ended" or (seen.status.gone and not seen.status.left)
         ]
 
     # Measuring
@@ -196,10 +194,10 @@ class Watchdog:
         works = process_time() - self._cpu > _WORKING * idle
         return self._after * (_PATIENCE if works or self._steps < 2 else 1)
 
-    def _beat(self, stack: Stack | None, left: Literal["", "ended", "failed"] = "") -> Beat:
+    def _status(self, stack: Stack | None, left: Literal["", "ended", "failed"] = "") -> RankStatus:
         pid = os.getpid()
-        return Beat(
-            number=next_number(),
+        return RankStatus(
+            number=monotonic_ns(),
             where=stack.where(self._run) if stack is not None else f"at step {self._run.step}",
             waiting=stack is not None and (stack.waiting or stack.in_debugger),
             collectives={} if self._run.engine.stages is not None else collective_counts(),
@@ -221,7 +219,7 @@ class Watchdog:
         others = self._others(wait=False)
         absent = [rank for rank in range(dist.world_size()) if rank not in others]
         absent.remove(rank)
-        left = [rank for rank, seen in others.items() if seen.beat.left]
+        left = [rank for rank, seen in others.items() if seen.status.left]
         if left and idle > 2 * self._after:
             _end(f"{what}, waiting for rank {left[0]}, which has left the run")
         if absent and idle > max(self._after, _LONGEST):
@@ -234,20 +232,23 @@ class Watchdog:
         others = self._others(wait=True)
         assert self._exchange is not None
         assert self._exchange.own is not None
-        return _waits(self._exchange.own, [seen.beat for seen in others.values()])
+        return _waits(self._exchange.own, [seen.status for seen in others.values()])
 
-    def _waits_for_others(self, others: dict[int, Seen]) -> list[bool]:
+    def _waits_for_others(self, others: dict[int, LastStatus]) -> list[bool]:
         assert self._exchange is not None
         assert self._exchange.own is not None
-        beats = [self._exchange.own, *(seen.beat for seen in others.values())]
-        return [_waits(beat, [other for other in beats if other is not beat]) for beat in beats]
+        statuses = [self._exchange.own, *(seen.status for seen in others.values())]
+        return [
+            _waits(status, [other for other in statuses if other is not status])
+            for status in statuses
+        ]
 
-    def _others(self, *, wait: bool) -> dict[int, Seen]:
+    def _others(self, *, wait: bool) -> dict[int, LastStatus]:
         if self._exchange is None:
             return {}
         return self._exchange.everyone() if wait else dict(self._exchange.seen)
 
-    def _check_neighbour(self, exchange: BeatExchange) -> None:
+    def _check_neighbour(self, exchange: StatusExchange) -> None:
         """End the next rank if it does not report, or rank 0 if the store that it holds does not.
 
         If it is on another machine, end this process.
@@ -255,18 +256,18 @@ class Watchdog:
         rank, silence = self._neighbour, 0.0
         exchange.wanted |= {rank, 0} - {exchange.rank}
         seen = exchange.seen.get(rank)
-        if seen is not None and seen.beat.left:
+        if seen is not None and seen.status.left:
             self._neighbour = (rank + 1) % exchange.world_size
         elif seen is not None:
             silence = seen.silence
         if self._rank_0_has_store and monotonic() - exchange.answered > self._after:
             rank, silence, seen = 0, monotonic() - exchange.answered, exchange.seen.get(0)
         if seen is not None and rank != exchange.rank and silence > self._after:
-            self._end_silent(rank, seen.beat, silence)
+            self._end_silent(rank, seen.status, silence)
 
-    def _end_silent(self, rank: int, beat: Beat, silence: float) -> None:
-        state = beat.state
-        if beat.gone or state == "t":  # its launcher notices; or a debugger holds it
+    def _end_silent(self, rank: int, status: RankStatus, silence: float) -> None:
+        state = status.state
+        if status.gone or state == "t":  # its launcher notices; or a debugger holds it
             return
         if state in ("R", "S", "I") and silence <= _PATIENCE * self._after:
             return
@@ -274,12 +275,12 @@ class Watchdog:
         what = (
             f"rank {rank} has not reported for {silence:.0f} s: "
             f"{how.get(state or '', 'it does not respond')}; its last report was "
-            f"'{beat.where}' ({beat.process})"
+            f"'{status.where}' ({status.process})"
         )
         if state is None:
             _end(what, stacks=False)
         _print(f"{what}; the stacks of its threads:")
-        if not beat.end():
+        if not status.end():
             _end(f"rank {rank} cannot be ended", stacks=False)
         self._since = monotonic()  # the launcher ends this process now
 
@@ -293,14 +294,14 @@ class Watchdog:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _waits(beat: Beat, others: list[Beat]) -> bool:
+def _waits(status: RankStatus, others: list[RankStatus]) -> bool:
     """Return whether a rank waits for another: it has started more collectives than that one."""
     ahead = behind = False
     for other in others:
-        for group, count in beat.collectives.items():
+        for group, count in status.collectives.items():
             theirs = other.collectives.get(group, count)
             ahead, behind = ahead or theirs < count, behind or theirs > count
-    return (ahead and not behind) or (beat.waiting and not behind)
+    return (ahead and not behind) or (status.waiting and not behind)
 
 
 def _print_stacks_on_signal() -> bool:
@@ -309,15 +310,6 @@ def _print_stacks_on_signal() -> bool:
         return False
     faulthandler.register(DUMP, file=2, all_threads=True)
     return True
-
-
-def _is_traced() -> bool:
-    """Return whether a debugger such as gdb is attached."""
-    try:
-        with open("/proc/self/status") as file:
-            return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in file)
-    except OSError:
-        return False
 
 
 def _print(message: str) -> None:

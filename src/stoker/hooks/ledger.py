@@ -13,6 +13,7 @@ from typing import Any
 
 from stoker.core import dist
 from stoker.core.log import get_logger
+from stoker.core.process import process_stat
 from stoker.data import BatchFeeder
 from stoker.events.writers.jsonl import append_line
 from stoker.hooks.base.hook import Hook, Priority
@@ -188,8 +189,7 @@ def _process_age() -> float:
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules or in_ray_worker():
         return 0.0
     try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        started = int(process_stat(os.getpid())[1]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         return 0.0

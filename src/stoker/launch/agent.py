@@ -22,8 +22,8 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from stoker.core.beats import HUNG
 from stoker.core.errors import Preempted, RankFailed
+from stoker.core.rank_status import HUNG
 from stoker.launch.processes import ExitStatus, Processes
 from stoker.launch.rank import FORWARDED, serialize
 

@@ -8,8 +8,9 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker.config.lazy import Section
-from stoker.core.code_hash import only_observes, own_functions
-from stoker.core.describe import Description, attributes_of
+from stoker.core.bytecode import only_observes, own_functions
+from stoker.core.describe import Description
+from stoker.core.object_search import attributes
 from stoker.core.seed import torch_seed
 from stoker.data.dataloader import length_of
 from stoker.engine import Engine, unwrap
@@ -114,15 +115,15 @@ def _is_observer(hook: Hook) -> bool:
     """Return whether a hook can be added, changed or removed without effect on training."""
     if hook.observes or hook.writes:
         return True
-    attributes = attributes_of(hook)
-    functions = [getattr(one, "__func__", one) for one in attributes.values() if callable(one)]
+    held = attributes(hook)
+    functions = [getattr(one, "__func__", one) for one in held.values() if callable(one)]
     kinds = [kind for kind in type(hook).__mro__ if issubclass(kind, Hook)]
     if any(kind not in (Hook, Callback) and _is_stock(kind) for kind in kinds):
         return False
     methods = [one for kind in kinds for one in own_functions(kind) if one.__name__ != "__init__"]
     if not all(isinstance(one, FunctionType) for one in functions):
         return False
-    own = {name for name, value in attributes.items() if _is_of_python(value)}
+    own = {name for name, value in held.items() if _is_of_python(value)}
     return only_observes([*functions, *methods], own | {one.__name__ for one in methods})
 
 
@@ -155,7 +156,7 @@ def _add_loader(found: Description, key: str, loader: Any) -> None:
     if plain:
         found.put(f"{key}.batch_size", loader.batch_sampler.batch_size)  # type: ignore[union-attr]
         found.put(f"{key}.drop_last", loader.batch_sampler.drop_last)  # type: ignore[union-attr]
-    for name, value in attributes_of(loader).items():
+    for name, value in attributes(loader).items():
         if name not in _OF_LOADER and not (plain and name in ("batch_size", "drop_last")):
             found.add(f"{key}.{name.strip('_')}", value)
 

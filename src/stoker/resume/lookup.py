@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, TypeVar
 from torch import Tensor
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
-from stoker.checkpoint.format.guard import cause
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.format.validation import cause
 from stoker.checkpoint.read.load import read_checkpoint, verify_checkpoint
 from stoker.core import dist
 from stoker.core.errors import CheckpointMismatchError, did_you_mean

@@ -162,8 +162,8 @@ class CheckpointManager:
             raise ValueError("resume='never', but this trainer has trained: make a new one")
         before = self._run.feeder
         if before is not None and before.loader is feeder.loader:
-            if before.hidden is not None:
-                feeder.track_state(before.hidden)
+            if before.user_state is not None:
+                feeder.track_state(before.user_state)
             feeder.load_state_dict(before.state_dict())
 
     def log_finished(self) -> None:

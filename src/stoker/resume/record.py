@@ -1,10 +1,14 @@
 """`RunRecord`: what a run writes about itself before its first step."""
 
 import json
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from stoker.core import dist
 from stoker.core.log import get_logger
@@ -12,10 +16,12 @@ from stoker.hooks import Hook
 from stoker.rundir import files
 from stoker.rundir.identity import Identity, list_changes
 from stoker.rundir.provenance import environment
-from stoker.rundir.script_config import script_config
 from stoker.storage import write_atomic
 
 _log = get_logger()
+
+_MOST_VALUES = 2000
+_RUN = ("epochs", "max_steps")
 
 
 class RunRecord:
@@ -62,7 +68,7 @@ class RunRecord:
             texts[next(path for path in names if not path.exists())] = (
                 json.dumps(environment(), indent=2) + "\n"
             )
-            texts[folder / files.CONFIG] = script_config(identity)
+            texts[folder / files.CONFIG] = _script_config(identity)
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             self._created += [] if path.exists() else [path]
@@ -102,3 +108,24 @@ class RunRecord:
                 f"{list_changes(changes)}. What it had trained stays; choose another run_dir to "
                 "train it from the start"
             )
+
+
+def _script_config(identity: Identity) -> str:
+    """Return ``config.yaml`` of a run that a script started, which nothing can be built from."""
+    script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "an interactive session"
+    tree: dict[str, Any] = {files.RECORDED_BY: script}
+    if identity.params:
+        tree["params"] = identity.params
+    tree["run"] = {name: identity.limits.get(name) for name in _RUN}
+    for key, value in list(identity.parts.items())[:_MOST_VALUES]:
+        part, _, rest = key.partition(".")
+        if part in ("code", "more"):
+            continue
+        if not rest and not any(other.startswith(f"{key}.") for other in identity.parts):
+            tree["run"][key] = value
+        else:
+            tree.setdefault(part.replace(" ", "_"), {})[rest or "type"] = value
+    note = (
+        f"# Recorded by {script}: run the script again to repeat it; no command can build this.\n"
+    )
+    return note + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000)

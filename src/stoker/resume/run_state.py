@@ -13,18 +13,18 @@ from stoker.checkpoint import Checkpoints, Loaded
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.errors import CheckpointMismatchError
-from stoker.core.hidden_state import HiddenState
 from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Stateful
+from stoker.core.user_state import UserState
 from stoker.data import BatchFeeder
 from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
-from stoker.resume.hidden_roots import saved_by_others, training_roots
 from stoker.resume.lookup import was_saved_in_another_layout
 from stoker.resume.stretch_schedule import ScheduleLength
+from stoker.resume.user_objects import saved_by_others, training_roots
 from stoker.resume.weights import compare_weights
 from stoker.run import Run
 from stoker.step import Step
@@ -47,8 +47,8 @@ class RunState:
     hooks: HookList
     step: Step
     history: History
-    accumulate: int = 1
-    hidden: HiddenState | None = None
+    accumulate: int
+    user_state: UserState
 
     # Capture
 
@@ -90,8 +90,8 @@ class RunState:
         """Return the state of this rank alone: RNG, data position, and what it has observed."""
         position = {"feeder": feeder.state_dict()} if feeder is not None else {}
         observed = {} if dist.is_main() else self._observed()
-        hidden = self.hidden.capture() if self.hidden is not None and self.hidden.begun else []
-        return {"random": random_state(), "hidden": hidden, **position, **observed}
+        captured = self.user_state.capture() if self.user_state.begun else []
+        return {"random": random_state(), "user_state": captured, **position, **observed}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """Return what can be read from a checkpoint without loading it.
@@ -139,19 +139,18 @@ class RunState:
         """Track state without a ``state_dict``, and report what of it cannot be saved."""
         feeder.track_state()
         feeder.report_unsaved()
-        if self.hidden is not None:
-            if not self.hidden.begun:
-                self.hidden.begin()
-            self.hidden.report_unsavable()
+        if not self.user_state.begun:
+            self.user_state.begin()
+        self.user_state.report_unsavable()
 
-    def hidden_digests(self) -> dict[str, str]:
+    def user_state_digests(self) -> dict[str, str]:
         """Return a digest of every value of user code, saved or not, by a name for messages."""
         run, hooks, step = self.run, self.hooks, self.step
-        training = HiddenState(
+        training = UserState(
             lambda: training_roots(run, hooks, step, {}, stateful=True),
             lambda: saved_by_others(run, (), step),
         )
-        data = run.feeder.hidden if run.feeder is not None else None
+        data = run.feeder.user_state if run.feeder is not None else None
         return training.digests() | (data.digests() if data is not None else {})
 
     # Restore
@@ -256,8 +255,7 @@ class Restored:
         if self.saved.shared["run"]["ends_epoch"]:
             run.requests.active.add("end_epoch")
         if self.saved.own is not None:
-            if self.state.hidden is not None:
-                self.state.hidden.restore(self.saved.own.get("hidden", []))
+            self.state.user_state.restore(self.saved.own.get("user_state", []))
             set_random_state(self.saved.own["random"])
             shard = run.engine.parallel_model.data_rank
             if shard and was_saved_in_another_layout(self.saved.info, run.engine):

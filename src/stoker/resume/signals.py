@@ -13,7 +13,7 @@ from typing import Any
 from stoker.core import dist
 from stoker.core.errors import Preempted
 from stoker.core.log import get_logger
-from stoker.core.requests import Requests, Signal
+from stoker.core.run_requests import Requests, Signal
 
 _log = get_logger()
 _PREEMPTING = tuple(

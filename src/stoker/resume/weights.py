@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stoker.checkpoint import CheckpointError
-from stoker.checkpoint.format.guard import cause
+from stoker.checkpoint.format.validation import cause
 from stoker.checkpoint.format.weights_file import read_weights_file
 from stoker.checkpoint.read.load import read_weights
 from stoker.core.log import get_logger

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stoker.core.fingerprint import digest
+from stoker.core.describe import OF_LAYOUT, OF_LENGTH
+from stoker.core.digest import digest
 from stoker.rundir import files
 from stoker.rundir.provenance import ABSENT, differences, flatten, format_value, plain_value
 
@@ -22,28 +23,7 @@ MAY_CHANGE = {
 }
 """The parts of a config that may change when a run is resumed."""
 
-_MAY_CHANGE_IN_SCRIPTS = frozenset(
-    [
-        "epochs",
-        "num_epochs",
-        "n_epochs",
-        "max_epochs",
-        "max_steps",
-        "resume",
-        "run_dir",
-        "output_dir",
-        "progress",
-        "verbose",
-        "log_every",
-        "device",
-        "num_workers",
-        "workers",
-        "nproc",
-        "rank",
-        "local_rank",
-        "world_size",
-    ]
-)
+_MAY_CHANGE_IN_SCRIPTS = OF_LENGTH | OF_LAYOUT | {"workers", "nproc"}
 _BATCH = ("accumulate", "train data.batch_size")
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from stoker.rundir.safe_folder import closing_descriptor, parse_json
+from stoker.rundir.safe_folder import parse_json
 from stoker.storage import LocalStorage, atomic_file
+from stoker.storage.descriptors import closing_descriptor
 
 Floats = NDArray[np.float64]
 HEAD = ("step", "epoch", "samples", "time")

@@ -20,8 +20,9 @@ from stoker.core.errors import CheckpointError
 from stoker.rundir import files
 from stoker.rundir.metrics_index import HEAD, Floats, MetricsFile
 from stoker.rundir.provenance import flatten, plain_value
-from stoker.rundir.safe_folder import SafeFolder, closing_descriptor, parse_json
+from stoker.rundir.safe_folder import SafeFolder, parse_json
 from stoker.rundir.status import Status, status_of
+from stoker.storage.descriptors import closing_descriptor
 
 KINDS = {
     "train": "useful training",

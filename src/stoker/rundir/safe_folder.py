@@ -9,8 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from stoker.storage.descriptors import closing_descriptor, open_regular
+
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LONGEST_LINE = 1 << 20
 
 
@@ -54,11 +55,7 @@ class SafeFolder:
         """Open a regular file in the folder and return its descriptor."""
         SafeFolder(self.root, name)
         with self.opened() as at:
-            file = os.open(name, FILE, dir_fd=at)
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise OSError(errno.EINVAL, "it is not a regular file", name)
-        return file
+            return open_regular(name, dir_fd=at)
 
     def stats(self, *names: str) -> list[os.stat_result | None]:
         """Return size and time of regular files in the folder, None for those that are missing."""
@@ -124,15 +121,6 @@ class SafeFolder:
             while line := file.readline(_LONGEST_LINE):
                 if line.endswith(b"\n") or len(line) == _LONGEST_LINE:
                     yield line
-
-
-@contextmanager
-def closing_descriptor(file: int) -> Iterator[int]:
-    """Close a descriptor at the end."""
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _stat(folder: int, name: str) -> os.stat_result | None:

@@ -16,6 +16,7 @@ import xxhash
 
 from stoker.core.errors import UnsupportedURLError, WriteError
 from stoker.storage import crash_points
+from stoker.storage.descriptors import closing_descriptor, open_regular
 from stoker.storage.lock import Lock
 from stoker.storage.storage import FileRecord, OnLost, Storage
 
@@ -24,8 +25,6 @@ _READ_BLOCK = 32 << 20
 
 _WRITE_BLOCK = 1 << 30
 """Bytes per write; Linux accepts slightly less than 2 GiB per call."""
-
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _TRASH = ".trash-"
 
@@ -89,17 +88,12 @@ class LocalStorage:
     def _open(self, name: str) -> FileIO:
         """Open a regular file to read it; a link is not followed, and a pipe does not block."""
         self._check_folder()
-        path = self.folder / name
         try:
-            file = FileIO(os.open(path, _READ), "rb")
+            return FileIO(open_regular(self.folder / name), "rb")
         except OSError as error:
             if error.errno == errno.ELOOP:
                 error.strerror = "it is a link, which is not followed"
             raise
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file.close()
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return file
 
     def _map(self, name: str) -> mmap:
         """Map a file into memory once, unless it has changed since."""
@@ -128,18 +122,14 @@ class LocalStorage:
     def write(self, name: str, blocks: Iterable[memoryview | bytes]) -> FileRecord:
         """Write a new file and sync it; each block is hashed and written by one call."""
         checksum, size = xxhash.xxh3_128(), 0
-        file = os.open(
-            self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-        )
-        try:
+        mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with closing_descriptor(os.open(self.folder / name, mode, 0o666)) as file:
             for block in blocks:
                 checksum.update(block)
                 _write_all(file, memoryview(block))
                 size += len(block)
             crash_points.at("file-written")
             os.fsync(file)
-        finally:
-            os.close(file)
         crash_points.at("file-synced")
         return FileRecord(size, checksum.hexdigest())
 
@@ -159,7 +149,7 @@ class LocalStorage:
     def publish(self, source: str, target: str, *, replaced: str | None = None) -> None:
         """Sync the folder, rename it, sync its parent."""
         old, new = self.folder / source, self.folder / target
-        _sync_folder(old)
+        _sync(old)
         crash_points.at("before-rename")
         if os.path.lexists(new):
             if replaced is None:
@@ -168,7 +158,7 @@ class LocalStorage:
             crash_points.at("set-aside")
         os.rename(old, new)
         crash_points.at("renamed")
-        _sync_folder(new.parent)
+        _sync(new.parent)
 
     def lease(self, on_lost: OnLost = lambda error: None) -> Lock:
         """Take the lease of the folder."""
@@ -206,10 +196,10 @@ def atomic_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield temporary
         temporary.chmod(_default_mode())  # safetensors makes files that only their owner can read
         if durable:
-            _sync_file(temporary)
+            _sync(temporary)
         os.replace(temporary, path)
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -275,17 +265,10 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    with closing_descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file:
+        os.fsync(file)
 
 
 def _default_mode() -> int:

@@ -21,7 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from stoker.core.errors import CheckpointError
+from stoker.core.process import process_stat
 from stoker.rundir import files
+from stoker.storage.descriptors import closing_descriptor, open_regular
 from stoker.storage.storage import OnLost
 
 PERIOD = 60.0
@@ -72,14 +74,14 @@ class Owner:
         """Return this process as an owner."""
         pid, now = os.getpid(), round(time.time(), 3)
         token, host = os.urandom(8).hex(), socket.gethostname()
-        return cls(token, host, _kernel(), pid, _start_time(pid), now, now)
+        return cls(token, host, _kernel(), pid, process_stat(pid)[1] or None, now, now)
 
     def is_running(self) -> bool | None:
         """Return whether the process runs; None if that cannot be known on this machine."""
         if self.kernel != _kernel() or (self.kernel is None and self.host != socket.gethostname()):
             return None
-        started = _start_time(self.pid)
-        if started is not None:
+        state, started = process_stat(self.pid)
+        if state not in ("", "Z"):
             return started == self.started
         try:
             os.kill(self.pid, 0)
@@ -87,7 +89,7 @@ class Owner:
             return False
         except PermissionError:
             pass
-        return False if _is_zombie(self.pid) else None
+        return False if state == "Z" else None
 
 
 class Lock:
@@ -224,13 +226,7 @@ class Lock:
                 _create(self._folder, self._number, _encode(self._owner), self._owner.token)
 
     def _write(self, owner: Owner) -> None:
-        file = os.open(
-            self._folder / _name(self._number), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        )
-        try:
-            os.pwrite(file, _encode(owner), 0)
-        finally:
-            os.close(file)
+        _write(self._folder / _name(self._number), _encode(owner))
 
 
 def newest_lease(names: Iterable[str]) -> str | None:
@@ -285,24 +281,16 @@ def _encode(owner: Owner) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # removed by the next owner, or a link
-        return b""
-    try:
+    with suppress(OSError), closing_descriptor(open_regular(path)) as file:
         return os.pread(file, 4 * _LENGTH, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+    return b""  # removed by the next owner, or a link
 
 
 def _create(folder: Path, number: int, text: bytes, token: str) -> bool:
     """Create a file with its contents at once; return False if it exists already."""
     temporary, path = folder / f".{token}", folder / _name(number)
-    mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        _write_new(temporary, text, mode)
+        _write(temporary, text, os.O_CREAT | os.O_EXCL)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -310,7 +298,7 @@ def _create(folder: Path, number: int, text: bytes, token: str) -> bool:
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            _write_new(path, text, mode)
+            _write(path, text, os.O_CREAT | os.O_EXCL)
         return True
     except FileExistsError:
         return False
@@ -320,12 +308,10 @@ def _create(folder: Path, number: int, text: bytes, token: str) -> bool:
         _remove(folder, [temporary.name])
 
 
-def _write_new(path: Path, text: bytes, mode: int) -> None:
-    file = os.open(path, mode, 0o666)
-    try:
+def _write(path: Path, text: bytes, mode: int = 0) -> None:
+    mode |= os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with closing_descriptor(os.open(path, mode, 0o666)) as file:
         os.pwrite(file, text, 0)
-    finally:
-        os.close(file)
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:
@@ -342,21 +328,3 @@ def _kernel() -> str | None:
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return None
-
-
-def _process_fields(pid: int) -> list[str] | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-
-
-def _start_time(pid: int) -> str | None:
-    """Return when a process was started, in ticks since the boot; None if it does not run."""
-    fields = _process_fields(pid)
-    return None if fields is None or fields[0] == "Z" else fields[19]
-
-
-def _is_zombie(pid: int) -> bool:
-    fields = _process_fields(pid)
-    return fields is not None and fields[0] == "Z"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from stoker.config import ConfigError
-from stoker.core.digest import fingerprint, fingerprints
+from stoker.core.digest import digest
 from stoker.core.seed import random_state
+from stoker.core.tree import local_part
 from stoker.hooks import Write
 from stoker.resume.run_state import RunState
 from stoker.run import Run
@@ -24,12 +25,58 @@ HOOK_TENSORS = "tensors of hook "
 """Tensors of hooks come after the weights, which they usually follow from; other hook state comes
 before, because it may affect the weights."""
 
+_SCALARS = (bool, int, float, str, type(None))
+
+_MAX_LENGTH = 60
+"""Longer texts, and longer lists of plain values, get one digest."""
+
 _MACHINE_DEPENDENT = ("time/", "memory/", "samples/s", "tokens/s")
 
 
 def is_machine_dependent(name: str) -> bool:
     """Return whether a result measures the machine, so that it differs between equal runs."""
     return name.startswith(_MACHINE_DEPENDENT)
+
+
+def fingerprint(value: Any) -> str:
+    """Return a scalar in readable form, or ``#`` and the digest of any other value.
+
+    For a tensor that is sharded across processes, only the local shard counts.
+    """
+    value = local_part(value)
+    if type(value) in _SCALARS and len(text := repr(value)) <= _MAX_LENGTH:
+        return text
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return f"{value.item()!r} ({str(value.dtype).removeprefix('torch.')})"
+    return f"#{digest(value, exact=True)}"
+
+
+def fingerprints(
+    value: Any, keep: Callable[[Any], bool] = lambda _: True, path: str = ""
+) -> dict[str, str]:
+    """Return the fingerprint of every leaf by its path: ``{"state.0.exp_avg": "#9f…"}``.
+
+    Args:
+        value: A tree of mappings and sequences.
+        keep: Selects the leaves to include.
+        path: The path of the tree itself.
+    """
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple) and not _is_long_list(value):
+        items = list(enumerate(value))
+    else:
+        return {path: fingerprint(value)} if keep(value) else {}
+    found: dict[str, str] = {}
+    for key, item in items:
+        found |= fingerprints(item, keep, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def _is_long_list(value: Any) -> bool:
+    if type(value) not in (list, tuple) or len(value) <= _MAX_LENGTH:
+        return False
+    return all(type(item) in _SCALARS for item in value)
 
 
 class Recorder(Watcher):
@@ -79,7 +126,7 @@ class Recorder(Watcher):
         if point == "after_step":
             loss = run.loss if run.outputs else None
             parts = {**self._pending, "loss": {"": fingerprint(loss)}, **self._parts(self._state)}
-            self._write("step", run, parts=parts, unsaved=self._state.hidden_digests())
+            self._write("step", run, parts=parts, unsaved=self._state.user_state_digests())
         elif point == "after_run" and run.error is None:
             parts = self._parts(self._state)
             self._write("end", run, parts=parts, folder=str(run.dir))

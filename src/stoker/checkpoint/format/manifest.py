@@ -13,16 +13,16 @@ from typing import Any
 
 import xxhash
 
-from stoker.checkpoint.format.guard import (
+from stoker.checkpoint.format.names import FILE_NAME, MANIFEST, open_checkpoint
+from stoker.checkpoint.format.state_tree import Json, flatten, unflatten
+from stoker.checkpoint.format.tensor_file import DTYPES_BY_NAME
+from stoker.checkpoint.format.validation import (
     LARGEST,
     check_count,
     check_dimensions,
     check_keys,
     reading,
 )
-from stoker.checkpoint.format.names import FILE_NAME, MANIFEST, open_checkpoint
-from stoker.checkpoint.format.state_tree import Json, flatten, unflatten
-from stoker.checkpoint.format.tensor_file import DTYPES_BY_NAME
 from stoker.core.errors import CheckpointError
 from stoker.storage import FileRecord, Storage
 

@@ -7,6 +7,7 @@ What JSON has is stored as it is. Everything else is an object whose first key s
     {"$dict": [[1, "a"], [null, 2]]}    a dict whose keys are not strings; and $counter, $ordered
     {"$float": "7ff8000000000000"}      the bits of a non-finite float
     {"$int": "0x…"}                     an int of more than 64 bits; and $bytes, $dtype, $device
+    {"$complex": [0.0, 1.0]}            its real and its imaginary part
     {"$array": …}, {"$scalar": …}       numpy: type and raw bytes
 
 A tensor that occurs twice is loaded as one tensor again.
@@ -24,9 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import check_dimensions
 from stoker.checkpoint.format.names import MODEL
 from stoker.checkpoint.format.tensor_file import DTYPES, memory_identity
+from stoker.checkpoint.format.validation import check_dimensions
 from stoker.core.tree import is_sharded
 
 Json: TypeAlias = Any
@@ -75,6 +76,7 @@ class _Flattener:
             str: lambda value, _: value,
             int: _encode_int,
             float: _encode_float,
+            complex: lambda value, path: {"$complex": self._items((value.real, value.imag), path)},
             bytes: lambda value, _: {"$bytes": base64.b64encode(value).decode()},
             list: self._items,
             tuple: lambda value, path: {"$tuple": self._items(value, path)},
@@ -190,6 +192,7 @@ class _Unflattener:
             "$ordered": self._ordered,
             "$int": lambda text, _: int(text, 16),
             "$float": lambda text, _: struct.unpack(">d", bytes.fromhex(text))[0],
+            "$complex": lambda parts, _: complex(*self._items(parts)),
             "$bytes": lambda text, _: base64.b64decode(text),
             "$dtype": lambda text, _: _DTYPES[text],
             "$device": lambda text, _: torch.device(text),

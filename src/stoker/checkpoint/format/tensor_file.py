@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import (
+from stoker.checkpoint.format.validation import (
     check_contiguous,
     check_count,
     check_dimensions,

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import cause, reading
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MODEL, STATE, open_checkpoint, rank_file
 from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
 from stoker.checkpoint.format.tensor_file import TensorReader
+from stoker.checkpoint.format.validation import cause, reading
 from stoker.checkpoint.read.stored_tensors import StoredTensors, Template
 from stoker.core import dist
 from stoker.core.errors import CheckpointError

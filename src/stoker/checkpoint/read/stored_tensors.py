@@ -8,10 +8,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import check_tiling, reading
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import tensor_key
 from stoker.checkpoint.format.tensor_file import DTYPES_BY_NAME, TensorReader
+from stoker.checkpoint.format.validation import check_tiling, reading
 from stoker.core.tree import is_sharded
 from stoker.storage import Storage
 

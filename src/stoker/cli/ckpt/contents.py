@@ -7,11 +7,11 @@ from math import prod
 from pathlib import Path
 
 from stoker.checkpoint import CheckpointError, unflatten
-from stoker.checkpoint.format.guard import reading
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import STATE, open_checkpoint
 from stoker.checkpoint.format.state_tree import Json, tensor_names
 from stoker.checkpoint.format.tensor_file import DTYPES
+from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.read.stored_tensors import StoredTensor, StoredTensors
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.checkpoint.format.guard import reading
+from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one

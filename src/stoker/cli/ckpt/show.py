@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from math import prod
 from typing import Any
 
-from stoker.checkpoint.format.guard import reading
 from stoker.checkpoint.format.manifest import metrics_in
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json
+from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
 from stoker.cli.ckpt.find import find_one, format_age

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stoker.core.hidden_state import Entries
+from stoker.core.user_state import Entries
 from stoker.data.resume.rng import RngSnapshot
 
 
@@ -19,14 +19,14 @@ class ResumePoint:
         start: the random number generators at the start of the pass.
         generators: the state of each generator of the loader at this point.
         num_workers: the number of worker processes that produced the skipped batches.
-        hidden: other state of the loader and its components at this point.
+        user_state: other state of the loader and its components at this point.
     """
 
     batches: int
     start: RngSnapshot
     generators: list[Tensor]
     num_workers: int
-    hidden: Entries = field(default_factory=list)
+    user_state: Entries = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Position:
         state: Mapping[str, Any],
         generators: list[Tensor],
         num_workers: int,
-        hidden: Entries,
+        user_state: Entries,
     ) -> "Position":
         """Build a position whose pass is to be resumed.
 
@@ -80,7 +80,7 @@ class Position:
             state: what `state_dict` returned.
             generators: the saved state of each generator of the loader.
             num_workers: the saved number of worker processes of the loader.
-            hidden: the other saved state of the loader.
+            user_state: the other saved state of the loader.
         """
         start = RngSnapshot.from_state_dict(state["start"])
         return cls(
@@ -89,5 +89,5 @@ class Position:
             drained=bool(state["drained"]),
             abandoned=bool(state["abandoned"]),
             start=start,
-            resume_point=ResumePoint(state["batches"], start, generators, num_workers, hidden),
+            resume_point=ResumePoint(state["batches"], start, generators, num_workers, user_state),
         )

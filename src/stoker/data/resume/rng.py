@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stoker.core.hidden_state import Entries
+from stoker.core.user_state import Entries
 
 GlobalState: TypeAlias = dict[str, Any]
 """What `stoker.core.seed.random_state` returns, or a subset of its entries."""
@@ -23,13 +23,13 @@ class RngSnapshot:
         global_state: the global generators that the loader may draw from.
         generators: the state of each generator of the loader and its sampler.
         workers_running: whether the loader reuses workers from an earlier pass.
-        hidden: other state of the loader and its components, see `HiddenState`.
+        user_state: other state of the loader and its components, see `UserState`.
     """
 
     global_state: GlobalState = field(default_factory=dict)
     generators: list[Tensor] = field(default_factory=list)
     workers_running: bool = False
-    hidden: Entries = field(default_factory=list)
+    user_state: Entries = field(default_factory=list)
 
     def restore(self, generators: Sequence[torch.Generator]) -> None:
         """Restore the global generators, and ``generators`` of the loader."""
@@ -44,20 +44,20 @@ class RngSnapshot:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the snapshot as a tree of tensors, ints and strings."""
-        hidden = {"hidden": self.hidden} if self.hidden else {}
+        user_state = {"user_state": self.user_state} if self.user_state else {}
         return {
             "global": _packed(self.global_state),
             "generators": self.generators,
             "workers_running": int(self.workers_running),
-            **hidden,
+            **user_state,
         }
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "RngSnapshot":
         """Build the snapshot whose `state_dict` is ``state``."""
         running = bool(state["workers_running"])
-        hidden = state.get("hidden", [])
-        return cls(_unpacked(state["global"]), state["generators"], running, hidden)
+        user_state = state.get("user_state", [])
+        return cls(_unpacked(state["global"]), state["generators"], running, user_state)
 
 
 def torch_state() -> GlobalState:

@@ -28,12 +28,12 @@ from torch.utils.data import (
 )
 
 from stoker.core import dist
-from stoker.core.code_search import facts_of
-from stoker.core.hidden_state import HiddenState
+from stoker.core.bytecode import facts_of
 from stoker.core.log import get_logger
 from stoker.core.object_search import RNGS, attributes, search
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Batch, Stateful
+from stoker.core.user_state import UserState
 from stoker.data.dataloader import (
     batches_at,
     generators_of,
@@ -70,14 +70,14 @@ class ResumeStrategy(ABC):
         name: the name of the loader in messages.
 
     Attributes:
-        kind: the kind of loader, as stored in fingerprints.
+        kind: the kind of loader, as stored with a position.
         reader: the loader whose workers produce the batches.
         length: the number of batches in a pass; None if the loader does not know it.
-        hidden: the state of the loader that has no ``state_dict``; None if it is not tracked.
+        user_state: the state of the loader that has no ``state_dict``; None if it is not tracked.
     """
 
     kind: str
-    hidden: HiddenState | None = None
+    user_state: UserState | None = None
 
     def __init__(self, loader: Any, name: str) -> None:
         self.loader = loader
@@ -143,17 +143,17 @@ class ResumeStrategy(ABC):
     def _rewind(self, start: RngSnapshot) -> None:
         """Restore the generators and the state of the loader to the start of a pass."""
         start.restore(self.generators())
-        if self.hidden is not None:
-            self.hidden.rewind(start.hidden)
+        if self.user_state is not None:
+            self.user_state.rewind(start.user_state)
 
     def _settle(self, point: ResumePoint) -> None:
         """Restore the state of the loader to ``point``, after reading or skipping up to it."""
-        if self.hidden is None:
+        if self.user_state is None:
             return
         if self._is_synchronous and not point.num_workers:
-            self.hidden.restore(point.hidden)
+            self.user_state.restore(point.user_state)
         else:
-            self.hidden.settle(point.hidden)
+            self.user_state.settle(point.user_state)
 
     @property
     def _is_synchronous(self) -> bool:
@@ -430,8 +430,8 @@ class ShardedStrategy(ResumeStrategy):
             set_epoch(self.loader, state["epoch"])  # the sampler's order may depend on it
         self._epoch = saved.get("epoch", state.get("epoch", 0))
         self._single_order = bool(saved.get("single_order", 1))
-        if self.hidden is not None:
-            self.hidden.rewind(point.start.hidden)
+        if self.user_state is not None:
+            self.user_state.rewind(point.start.user_state)
         order = self._order_drawn_at(point.start) if self._single_order else self._seeded_order()
         by_one = point.batches * state["loader"].get("batch_size", 1)
         self._indices.order = order

@@ -6,24 +6,24 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from stoker.core.code_search import Facts, as_function, facts_of
-from stoker.core.hidden_state import HiddenState
+from stoker.core.bytecode import Facts, as_function, facts_of
 from stoker.core.log import get_logger
 from stoker.core.object_search import RNGS, Found, attributes, name_of, search
+from stoker.core.user_state import UserState
 from stoker.data.seeded import SeededDataset
 
 _log = get_logger()
 
 
-def report_unsaved(loader: Any, name: str, hidden: HiddenState) -> None:
+def report_unsaved(loader: Any, name: str, user_state: UserState) -> None:
     """Log a warning for each kind of state that is lost when the run is resumed.
 
     Args:
         loader: the training data.
         name: its name in messages.
-        hidden: the state that is saved.
+        user_state: the state that is saved.
     """
-    hidden.report_unsavable()
+    user_state.report_unsavable()
     if isinstance(loader, DataLoader) and loader.num_workers:
         for problem in _problems(loader):
             _log.warning(f"{name}: {problem}, or check with 'stoker prove'")

@@ -7,7 +7,7 @@ from typing import get_args
 from stoker.core import dist
 from stoker.core.errors import Preempted
 from stoker.core.log import get_logger
-from stoker.core.requests import Request, Signal
+from stoker.core.run_requests import Request, Signal
 from stoker.hooks.base.hook import Hook, overrides
 from stoker.hooks.base.periodic import Periodic
 from stoker.hooks.heartbeat import Heartbeat

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from stoker.core import dist
 from stoker.core.every import Every
-from stoker.core.requests import Request
+from stoker.core.run_requests import Request
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
 

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from stoker.core.batch_list import BatchListState, leaves_of
-from stoker.core.hidden_state import HiddenState
+from stoker.core.user_state import UserState
 
 
 def test_containers_inside_containers_stay_shared_when_they_are_restored():
     inner, queue = [1], deque([[1]])
     first = queue[0]
     owner = SimpleNamespace(table={"inner": inner}, queue=queue)
-    state = HiddenState(lambda: [("sampler", owner)])
+    state = UserState(lambda: [("sampler", owner)])
     state.begin()
     inner.append(2)
     first.append(2)
@@ -55,7 +55,7 @@ def batches(count: int = 100) -> list[tuple[Tensor, int]]:
 )
 def test_a_change_in_a_long_list_of_batches_is_saved_and_restored(change):
     owner = SimpleNamespace(data=batches())
-    state = HiddenState(lambda: [("dataset", owner)])
+    state = UserState(lambda: [("dataset", owner)])
     state.begin()
     assert state.capture() == []
     change(owner.data)
@@ -69,7 +69,7 @@ def test_a_change_in_a_long_list_of_batches_is_saved_and_restored(change):
 
 def test_a_long_list_that_changed_after_the_save_is_reported(caplog):
     owner = SimpleNamespace(data=batches())
-    state = HiddenState(lambda: [("dataset", owner)])
+    state = UserState(lambda: [("dataset", owner)])
     state.begin()
     saved = state.capture()
     owner.data[3][0].zero_()
@@ -88,7 +88,7 @@ def test_the_state_of_a_list_of_batches_keeps_no_tensor_alive():
 
 
 def test_lists_of_batches_in_two_processes_have_the_same_digest_if_their_content_is_the_same():
-    first, second = (HiddenState(lambda: [("dataset", batches())]) for _ in range(2))
+    first, second = (UserState(lambda: [("dataset", batches())]) for _ in range(2))
     assert first.digests() == second.digests()
 
 
@@ -102,7 +102,7 @@ class Holder:
 def outcome(make, change, read, caplog):
     """Return whether a value is as it was after a save and a restore in another object."""
     one, two = Holder(make()), Holder(make())
-    first, second = (HiddenState(lambda o=o: [("dataset", o)]) for o in (one, two))
+    first, second = (UserState(lambda o=o: [("dataset", o)]) for o in (one, two))
     first.begin()
     assert first.capture() == []
     change(one)
@@ -209,7 +209,7 @@ def test_reading_a_file_by_positions_is_not_reported(tmp_path, caplog):
             return self.file.read(1)
 
     rows = Rows()
-    state = HiddenState(lambda: [("dataset", rows)])
+    state = UserState(lambda: [("dataset", rows)])
     state.begin()
     state.report_unsavable()
     assert rows[3] == b"3"
@@ -227,6 +227,6 @@ def test_comparing_objects_of_libraries_runs_no_code_of_users():
             raise AssertionError
 
     frame = pd.DataFrame({"loud": [Loud()]})
-    state = HiddenState(lambda: [("dataset", Holder(frame))])
+    state = UserState(lambda: [("dataset", Holder(frame))])
     state.begin()
     assert state.capture() == []

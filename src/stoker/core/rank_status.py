@@ -1,19 +1,19 @@
-"""Beats: what each rank reports about itself, through the store of the process group."""
+"""What each rank reports about itself, through the store of the process group."""
 
-import ctypes
 import json
 import os
 import signal
 import socket
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic, monotonic_ns, sleep
+from time import monotonic, sleep
 from typing import Any, Literal, NamedTuple
 
 import torch.distributed
+
+from stoker.core.process import is_pending, process_stat
 
 c10d: Any = torch.distributed  # torch's types leave out half of what is used here
 
@@ -23,11 +23,9 @@ HUNG = 75
 DUMP = getattr(signal, "SIGUSR2", None)
 """The signal that makes a rank print its stacks, unless the user handles it."""
 
-_SET_PARENT_DEATH_SIGNAL, _GET_PARENT_DEATH_SIGNAL = 1, 2  # of prctl(2)
-
 
 @dataclass(frozen=True)
-class Beat:
+class RankStatus:
     """One report of a rank."""
 
     number: int
@@ -76,7 +74,7 @@ class Beat:
                 os.kill(self.pid, DUMP)
                 os.kill(self.pid, signal.SIGCONT)
                 deadline = monotonic() + 10.0
-                while _is_pending(self.pid, DUMP) and monotonic() < deadline:
+                while is_pending(self.pid, DUMP) and monotonic() < deadline:
                     sleep(0.02)
                 sleep(1.5)
             os.kill(self.pid, signal.SIGKILL)
@@ -84,35 +82,6 @@ class Beat:
         while not self.gone and monotonic() < deadline:
             sleep(0.02)
         return self.gone
-
-
-def _is_pending(pid: int, number: int) -> bool:
-    """Return whether a signal has been sent to a process that has not received it yet."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("ShdPnd:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def continue_without_launcher() -> None:
-    """Let this process continue when its parent exits while it is stopped (Linux).
-
-    It then notices that its launcher is gone, and ends.
-    """
-    if sys.platform == "linux":
-        prctl, present = ctypes.CDLL(None).prctl, ctypes.c_int()
-        prctl(_GET_PARENT_DEATH_SIGNAL, ctypes.byref(present))
-        if not present.value:
-            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
-
-
-def process_stat(pid: int) -> tuple[str, str]:
-    """Return the state of a process and when it started; two empty strings if it is gone."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0], fields[19]
-    return "", ""
 
 
 def collective_counts() -> dict[str, int]:
@@ -125,26 +94,26 @@ def collective_counts() -> dict[str, int]:
     return counts
 
 
-class Seen(NamedTuple):
-    """The last beat of another rank, since when it is the last, and when it was read."""
+class LastStatus(NamedTuple):
+    """The last status of another rank, since when it is the last, and when it was read."""
 
-    beat: Beat
+    status: RankStatus
     since: float
     read: float
 
     @property
     def silence(self) -> float:
-        """Seconds without a new beat."""
+        """Seconds without a new status."""
         return self.read - self.since
 
 
-class BeatExchange:
-    """Writes the beats of this rank and reads those of others, on a thread of its own.
+class StatusExchange:
+    """Writes the status of this rank and reads those of others, on a thread of its own.
 
     A store whose host does not answer blocks for good, so nobody waits for this thread.
 
     Attributes:
-        own: the beat to write.
+        own: the status to write.
         wanted: the ranks to read.
         seen: what was read, by rank.
         answered: when the store answered last.
@@ -155,13 +124,13 @@ class BeatExchange:
         own_store = (
             c10d.distributed_c10d._get_default_store().clone()
         )  # has a connection of its own
-        self._store = c10d.PrefixStore("stoker/beats", own_store)
+        self._store = c10d.PrefixStore("stoker/rank-status", own_store)
         self._interval, self._done = interval, False
         self._wake, self._read = threading.Event(), threading.Event()
         self.rank, self.world_size = c10d.get_rank(), c10d.get_world_size()
-        self.own: Beat | None = None
+        self.own: RankStatus | None = None
         self.wanted: set[int] = set()
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, LastStatus] = {}
         self.answered = monotonic()
         self.closed = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -172,12 +141,12 @@ class BeatExchange:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write the last beat and end the thread."""
+        """Write the last status and end the thread."""
         self._done = True
         self._wake.set()
         self._thread.join(1.0)
 
-    def everyone(self, timeout: float = 1.0) -> dict[int, Seen]:
+    def everyone(self, timeout: float = 1.0) -> dict[int, LastStatus]:
         """Read all ranks once more, unless that takes too long; return what is known."""
         self.wanted = set(range(self.world_size)) - {self.rank}
         self._read.clear()
@@ -205,15 +174,10 @@ class BeatExchange:
     def _fetch(self, rank: int) -> None:
         if not self._store.check([str(rank)]):
             return
-        beat, now = Beat(**json.loads(self._store.get(str(rank)))), monotonic()
+        status, now = RankStatus(**json.loads(self._store.get(str(rank)))), monotonic()
         last = self.seen.get(rank)
         since = now
-        if last is not None and last.beat.number == beat.number:
+        if last is not None and last.status.number == status.number:
             overslept = now - last.read > 10 * self._interval  # this process may have been stopped
             since = now if overslept else last.since
-        self.seen[rank] = Seen(beat, since, now)
-
-
-def next_number() -> int:
-    """Return the number of a new beat."""
-    return monotonic_ns()
+        self.seen[rank] = LastStatus(status, since, now)

@@ -1,7 +1,7 @@
 """Save and restore state of user code that has no ``state_dict``.
 
 A sampler with a generator of its own, a dataset that counts its passes, a step with a running mean:
-`HiddenState` finds such values, saves those that have changed since the run began, and restores
+`UserState` finds such values, saves those that have changed since the run began, and restores
 them in the same objects. A value that the user edits between two runs, and that training does not
 change, is never overridden. What cannot be saved is reported once.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
-from stoker.core.code_search import facts_of
+from stoker.core.bytecode import facts_of
 from stoker.core.digest import digest
 from stoker.core.library_values import (
     CACHES,
@@ -45,7 +45,7 @@ from stoker.core.object_search import (
     sample,
     search,
 )
-from stoker.core.tree import is_container
+from stoker.core.tree import CONTAINERS, is_container
 
 Entries: TypeAlias = list[list[Any]]
 """Saved values, each with its place: ``[owner, key, value]``."""
@@ -66,7 +66,7 @@ _MAX_NUMBERS = 4_000_000
 """Lists of more numbers are not saved, but reported."""
 
 
-class HiddenState:
+class UserState:
     """The changing values of some objects, and of the variables that their functions use.
 
     Args:
@@ -276,6 +276,7 @@ def _compared(value: Any) -> Any:
     if is_container(value):
         return _container_signature(value)
     if isinstance(value, (*RNGS, np.generic, Enum)):
+        value = _rng_state(value) if isinstance(value, RNGS) else value
         return digest(value.name if isinstance(value, Enum) else value)
     return library_signature(value)
 
@@ -286,7 +287,7 @@ def _is_dense(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     """Return a text that differs if the value does, in any process."""
-    return digest(value) if leaves_of(value) is not None else repr(_signature(value))
+    return digest(value, exact=True) if leaves_of(value) is not None else repr(_signature(value))
 
 
 def _array_signature(array: "np.ndarray[Any, Any]") -> Any:
@@ -374,26 +375,21 @@ def _encode(value: Any) -> Any:
     Raises:
         TypeError: the value cannot be saved.
     """
-    if isinstance(value, (*SCALARS, np.generic)) and not isinstance(value, complex):
+    if isinstance(value, RNGS):
+        return {"rng": _rng_state(value)}
+    if isinstance(value, Enum):
+        return {"enum": value.name}
+    if _is_dense(value):
+        if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
+            raise ValueError
+        return _copy(value)
+    if isinstance(value, (*SCALARS, np.generic)):
         return value
     if is_container(value):
         return _encode_container(value)
-    for kind, (tag, save) in _ENCODERS.items():
-        if isinstance(value, kind):
-            return {tag: save(value)}
     if (codec := codec_of(value)) is None:
         raise TypeError
     return {codec: _encode(CODECS[codec].save(value))}
-
-
-def _encode_array(value: Any) -> Any:
-    if not _is_dense(value) or value.nbytes > _MAX_SAVED:
-        raise ValueError
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if value.dtype.kind == "O":
-        raise ValueError
-    return value.copy()
 
 
 def _encode_container(value: Any) -> Any:
@@ -406,11 +402,13 @@ def _encode_container(value: Any) -> Any:
     if len(value) > MAX_ITEMS or not is_plain(value) or _nbytes(value) > _MAX_IN_CONTAINER:
         raise ValueError
     if isinstance(value, dict):
-        pairs = [[_encode(key), _encode(item)] for key, item in dict.items(value)]
-        return {"dict": pairs}
-    kind = next(name for name, one in _BUILDERS.items() if isinstance(value, one))
-    items = sorted(value, key=repr) if kind in ("set", "frozenset") else value
-    return {kind: [_encode(item) for item in items]}
+        return {"dict": [[_encode(key), _encode(item)] for key, item in dict.items(value)]}
+    kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
+    return kind(map(_encode, value))
+
+
+def _copy(array: Any) -> Any:
+    return array.detach().clone() if isinstance(array, Tensor) else array.copy()
 
 
 def _nbytes(value: Any) -> int:
@@ -444,14 +442,6 @@ def _rng_state(generator: Any) -> Any:
     return generator.get_state()
 
 
-_ENCODERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
-    RNGS: ("rng", _rng_state),
-    Enum: ("enum", lambda value: value.name),
-    ARRAYS: ("array", _encode_array),
-    complex: ("complex", lambda value: [value.real, value.imag]),
-}
-
-
 # Restore
 
 
@@ -463,21 +453,17 @@ def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
             current = _new_rng(content)
             _set(owner, key, current)
         _set_rng_state(current, content)
-    elif tag == "array" and _fits(current, content):
-        if isinstance(current, Tensor):
-            current.detach().data.copy_(content)
-        else:
-            current[...] = content
     elif tag == "enum":
         _set(owner, key, type(current)[content])
     elif tag in CODECS and (restore := CODECS[tag].restore) is not None:
         restore(current, _decode(content))
-    elif tag in ("dict", "table", "list", "numbers", "set", "deque") and _refilled(
-        current, _decode(saved)
-    ):
-        return
-    else:
-        _set(owner, key, _decode(saved, type(current)))
+    elif _fits(current, saved):
+        if isinstance(current, Tensor):
+            current.detach().data.copy_(saved)
+        else:
+            current[...] = saved
+    elif not _refilled(current, value := _decode(saved, type(current))):
+        _set(owner, key, value)
 
 
 def _fits(current: Any, saved: Any) -> bool:
@@ -512,32 +498,25 @@ def _merged(current: Any, value: Any) -> Any:
 
 def _decode(saved: Any, kind: type | None = None) -> Any:
     """Return the value that `_encode` saved; a named tuple if the current value is one."""
-    if not isinstance(saved, dict):
-        return saved
-    tag, content = next(iter(saved.items()))
-    if tag == "tuple" and kind is not None and hasattr(kind, "_make"):
-        return kind._make(map(_decode, content))
-    if tag in _BUILDERS:
-        return _BUILDERS[tag](map(_decode, content))
-    if tag in CODECS:
-        build = CODECS[tag].build
-        if build is None:
+    if isinstance(saved, dict):
+        tag, content = next(iter(saved.items()))
+        if tag not in CODECS:
+            return _DECODERS[tag](content)
+        if (build := CODECS[tag].build) is None:
             raise TypeError
         return build(_decode(content))
-    return _DECODERS[tag](content)
+    if isinstance(saved, ARRAYS):
+        return _copy(saved)
+    if not isinstance(saved, CONTAINERS):
+        return saved
+    items = map(_decode, saved)
+    if isinstance(saved, tuple) and kind is not None and hasattr(kind, "_make"):
+        return kind._make(items)
+    return type(saved)(items)
 
 
-_BUILDERS: dict[str, Any] = {
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    "tuple": tuple,
-    "list": list,
-}
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda array: array.tolist(),
-    "array": lambda array: array.clone() if isinstance(array, Tensor) else array.copy(),
-    "complex": lambda parts: complex(*parts),
     "table": lambda parts: dict(zip(*(part.tolist() for part in parts), strict=True)),
     "dict": lambda pairs: {_decode(key): _decode(value) for key, value in pairs},
 }

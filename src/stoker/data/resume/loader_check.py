@@ -1,4 +1,4 @@
-"""Fingerprints of loaders: is this still the loader whose position was saved?"""
+"""Properties of loaders: is this still the loader whose position was saved?"""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from stoker.core.log import get_logger
 from stoker.data.dataloader import generators_of, length_of
 from stoker.data.resume.strategies import ResumeStrategy
 
-Fingerprint: TypeAlias = dict[str, int | str]
+LoaderProperties: TypeAlias = dict[str, int | str]
 
 _log = get_logger()
 
@@ -18,7 +18,7 @@ _HARMLESS = {"map-style": _WORKER_OPTIONS, "sharded": _WORKER_OPTIONS}
 """Options that may change within a pass, by kind of loader: they do not affect the samples."""
 
 
-def fingerprint(strategy: ResumeStrategy, world_size: int) -> Fingerprint:
+def properties_of(strategy: ResumeStrategy, world_size: int) -> LoaderProperties:
     """Return the properties of a loader that a saved position depends on.
 
     Args:
@@ -50,15 +50,15 @@ def is_resharded(saved: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return "sharded" in kinds and kinds <= {"sharded", "map-style"} and not per_rank
 
 
-def check_fingerprint(
-    name: str, saved: Fingerprint, found: Fingerprint, *, within_pass: bool
+def check_loader(
+    name: str, saved: LoaderProperties, found: LoaderProperties, *, within_pass: bool
 ) -> None:
     """Reject a loader that cannot resume the saved pass; warn about any other change.
 
     Args:
         name: the name of the loader in messages.
-        saved: the fingerprint in the saved state.
-        found: the fingerprint of the current loader.
+        saved: the properties in the saved state.
+        found: the properties of the current loader.
         within_pass: whether the state was saved in the middle of a pass.
 
     Raises:
