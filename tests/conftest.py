@@ -107,6 +107,14 @@ def _note_process(event: str, args: tuple[object, ...]) -> None:
 sys.addaudithook(_note_process)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the ranks and commands that a test starts be forked from one server."""
+    if item.get_closest_marker("process"):
+        from support.server import ensure_server
+
+        ensure_server()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test of the unit tier that starts a process."""

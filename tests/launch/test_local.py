@@ -21,23 +21,24 @@ from support.processes import (
     wait_for_work,
     wait_until_all_have_ended,
 )
+from support.server import Python
 
 pytestmark = pytest.mark.process
 
 
-class Launcher:
-    """A launcher in a process of its own, as a person would start it."""
+def fresh(*arguments: str) -> "subprocess.Popen[str]":
+    """Start an interpreter as a person would; its launcher starts a fork server of its own."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *arguments], start_new_session=True, **streams)
 
-    def __init__(self, folder: Path, job: str, **options) -> None:
+
+class Launcher:
+    """A launcher in a process of its own."""
+
+    def __init__(self, folder: Path, job: str, start=Python, **options) -> None:
         self.folder = folder
         options = {"nproc": 2, "dead_after": 4.0, **options}
-        self.process = subprocess.Popen(
-            [sys.executable, jobs.__file__, str(folder), job, json.dumps(options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = start(jobs.__file__, str(folder), job, json.dumps(options))
 
     def signal(self, number: int) -> float:
         """Send the signal once the job is at work, and return when that was."""
@@ -196,7 +197,7 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(launcher, tmp_path):
-    launcher("with_a_helper").signal(signal.SIGKILL)
+    launcher("with_a_helper", start=fresh).signal(signal.SIGKILL)
     wait_until_all_have_ended(tmp_path)
 
 
