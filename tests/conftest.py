@@ -1,5 +1,6 @@
 """What holds for every test: its tier, its place in the order, and a limit for hangs."""
 
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,13 @@ SPREAD = {
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, which copies it in forked processes."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure() -> None:
