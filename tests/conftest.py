@@ -8,6 +8,8 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -29,13 +31,9 @@ settings.load_profile("stoker")
 TESTS = Path(__file__).parent
 TIERS = ("process", "browser", "ray", "spark", "slow")
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
-SPREAD = {
-    "test_resume.py",
-    "test_kills.py",
-    "test_killed_runs.py",
-    "test_peers.py",
-    "test_faults.py",
-}
+SPREAD = {"test_resume.py", "test_peers.py", "test_faults.py"}
+WAITING = {"test_stuck.py"}
+"""Files whose tests wait for minutes, while other workers compute."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
@@ -93,11 +91,17 @@ def _let_pytest_know_the_group(item: pytest.Item) -> None:
         raise pytest.UsageError(f"xdist ignores the group {mark.args[0]!r} of {item.nodeid}")
 
 
-def _turn(item: pytest.Item) -> int:
-    """Tests that fork come first, since threads do not survive a fork; then the longest ones."""
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """Tests that fork come first, since threads do not survive a fork; then the longest ones.
+
+    Among the tests of a cluster, those come first that start one themselves.
+    """
     if not FORKING.isdisjoint(item.path.parts):
-        return 0
-    return next((turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier)), 9)
+        return 0, False
+    if item.path.name in WAITING:
+        return 1, False
+    turns = (turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier))
+    return next(turns, 9), not {"ray", "spark"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 LONGEST = ("spark", "ray", "process", "browser", "slow")
@@ -162,3 +166,40 @@ def own_logs() -> Iterator[None]:
     yield
     for logger, handlers in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[ModuleType]:
+    """The Ray instance that all tests share, on this machine, however busy it is.
+
+    Those that start one themselves run before, see `_turn`.
+    """
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The Spark session that all tests share, on this machine.
+
+    Those that start one themselves run before, see `_turn`.
+    """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
