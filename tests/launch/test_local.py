@@ -152,9 +152,16 @@ def test_what_cannot_be_is_refused_before_a_process_starts(options, words):
         launch.run(print, **options)
 
 
-@pytest.mark.parametrize("job", [jobs.one_raises, jobs.one_raises_while_another_sleeps])
-def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job):
-    failure = failure_of(tmp_path, job)
+@pytest.mark.parametrize(
+    ("job", "dead_after"),
+    [
+        (jobs.one_raises, HANG),
+        (jobs.one_is_gone_before_it_raises, HANG),
+        (jobs.one_raises_while_another_sleeps, 4.0),
+    ],
+)
+def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job, dead_after):
+    failure = failure_of(tmp_path, job, dead_after=dead_after)
     assert str(failure) == "rank 1 failed with ValueError; the other ranks were stopped"
     assert failure.code == 1
     err = capfd.readouterr().err
