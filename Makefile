@@ -48,7 +48,7 @@ types: .venv/installed-dev
 
 # One thread each: several processes of torch on one core only get into each other's way.
 unit: .venv/installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -m unit -n 2 --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -q -m unit -n 2 --dist loadgroup $(ARGS)
 
 # Types and tests at the same time: without a cache mypy takes a minute, on one core.
 quick: style

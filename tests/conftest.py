@@ -1,5 +1,6 @@
 """What holds for every test: its tier, its place in the order, and a limit for hangs."""
 
+import gc
 import logging
 import os
 import signal
@@ -7,6 +8,8 @@ import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -25,18 +28,22 @@ logging.getLogger("py4j").setLevel(logging.CRITICAL)
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
+TESTS = Path(__file__).parent
 TIERS = ("process", "browser", "ray", "spark", "slow")
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
-SPREAD = {
-    "test_resume.py",
-    "test_kills.py",
-    "test_killed_runs.py",
-    "test_peers.py",
-    "test_faults.py",
-}
+SPREAD = {"test_resume.py", "test_peers.py", "test_faults.py"}
+WAITING = {"test_stuck.py"}
+"""Files whose tests wait for minutes, while other workers compute."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt what was imported from garbage collection, which copies it in forked processes."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure() -> None:
@@ -52,7 +59,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
     """Sort tests into tiers, into an order, and into groups that share a worker of xdist."""
     for item in items:
         if not any(item.get_closest_marker(tier) for tier in TIERS):
@@ -60,19 +68,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.name not in SPREAD:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_turn)
+    result = yield
+    for item in items:
+        _let_pytest_know_the_group(item)
+    return result
 
 
 def _group(item: pytest.Item) -> str:
     """Return the service that a test needs, or its file: fixtures of a module are made once."""
     services = (name for name in ("ray", "spark") if item.get_closest_marker(name))
-    return next(services, item.path.as_posix())
+    return next(services, item.path.relative_to(TESTS).as_posix())
 
 
-def _turn(item: pytest.Item) -> int:
-    """Tests that fork come first, since threads do not survive a fork; then the longest ones."""
+def _let_pytest_know_the_group(item: pytest.Item) -> None:
+    """Keep the name with a group that xdist 3.8 gives to a test; pytest 9.2 reads ``_id``."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark is None or not getattr(item.config.option, "loadgroup", False):
+        return
+    if hasattr(item, "_id") and "_nodeid" in vars(item):
+        item._id = type(item._id).parse(item._nodeid)
+    if not item.nodeid.endswith(f"@{mark.args[0]}"):
+        raise pytest.UsageError(f"xdist ignores the group {mark.args[0]!r} of {item.nodeid}")
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """Tests that fork come first, since threads do not survive a fork; then the longest ones.
+
+    Among the tests of a cluster, those come first that start one themselves.
+    """
     if not FORKING.isdisjoint(item.path.parts):
-        return 0
-    return next((turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier)), 9)
+        return 0, False
+    if item.path.name in WAITING:
+        return 1, False
+    turns = (turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier))
+    return next(turns, 9), not {"ray", "spark"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 LONGEST = ("spark", "ray", "process", "browser", "slow")
@@ -88,6 +117,14 @@ def _note_process(event: str, args: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_note_process)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the ranks and commands that a test starts be forked from one server."""
+    if item.get_closest_marker("process"):
+        from support.server import ensure_server
+
+        ensure_server()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,3 +166,40 @@ def own_logs() -> Iterator[None]:
     yield
     for logger, handlers in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[ModuleType]:
+    """The Ray instance that all tests share, on this machine, however busy it is.
+
+    Those that start one themselves run before, see `_turn`.
+    """
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The Spark session that all tests share, on this machine.
+
+    Those that start one themselves run before, see `_turn`.
+    """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -40,6 +40,9 @@ NEEDS = [
     Need("browser", "Chromium", ("chromium",), ("chromium", "google-chrome")),
 ]
 
+WAITING = 2
+"""Workers more than processors: that many tests wait for a process or for a time to pass."""
+
 
 def root_prefix() -> list[str] | None:
     """Return what a command of root begins with, or None if this user cannot run one."""
@@ -81,9 +84,11 @@ def main(arguments: list[str]) -> int:
         print(*lines, sep="\n", file=sys.stderr)
         return 1
     expression = " and ".join(f"not {need.tier}" for need in missing)
-    command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadgroup"]
+    workers = str(len(os.sched_getaffinity(0)) + WAITING)
+    command = [sys.executable, "-m", "pytest", "-n", workers, "--dist", "loadgroup"]
     command += ["--no-loadscope-reorder", *(["-m", expression] if missing else [])]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all modules
     rest = [argument for argument in arguments if argument != "--all"]
     code = subprocess.run([*command, *rest], check=False, env=environment).returncode
     if missing:

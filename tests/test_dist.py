@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from stoker.core.dist import rendezvous_in
+from support.server import Python
 
 MEETING = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 SLURM = {
@@ -110,21 +111,17 @@ else:
 """
 
 
-def started(*argv: str, **environment: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, *argv],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.slow
 def test_torchrun_needs_nothing(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    run = started("-m", "torch.distributed.run", "--nproc-per-node=2", str(tmp_path / "script.py"))
-    out, _ = run.communicate(timeout=600)
-    assert (run.returncode, json.loads(out)) == (0, [[0, 1], [2.0]])
+    script = ("--nproc-per-node=2", str(tmp_path / "script.py"))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *script],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [[0, 1], [2.0]]
 
 
 @pytest.mark.slow
@@ -135,12 +132,16 @@ def test_srun_needs_nothing(tmp_path):
         port = free.getsockname()[1]
     ours = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost"}
     tasks = [
-        started(
+        Python(
             str(tmp_path / "script.py"),
-            **ours,
-            SLURM_PROCID=str(rank),
-            SLURM_LOCALID=str(rank),
-            MASTER_PORT=str(port),
+            env={
+                **os.environ,
+                **ours,
+                "OMP_NUM_THREADS": "1",
+                "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(rank),
+                "MASTER_PORT": str(port),
+            },
         )
         for rank in (0, 1)
     ]

@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
 import threading
 import time
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ import pytest
 from stoker.board.runs import Runs
 from stoker.storage.lock import Lock, Owner
 from support.board_runs import make_run, said
+from support.server import run
 
 STAMP = "2026-01-01 00:00:00 INFO "
 
@@ -58,7 +58,7 @@ def test_a_run_whose_process_was_killed_is_dead_at_once(tmp_path):
     (folder / "checkpoints").mkdir()
     code = f"from stoker.storage.lock import Lock; from pathlib import Path; import os; \
 Lock(Path({str(folder / 'checkpoints')!r})).acquire(); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code], check=False)
+    assert run("-c", code).returncode == -signal.SIGKILL
     found = status(tmp_path)
     assert found.state == "dead"
     assert "died without logging an end" in found.why

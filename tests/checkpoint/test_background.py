@@ -10,13 +10,14 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.write.snapshot import Staging
 from stoker.storage import crash_points
 from support.checkpoint_states import number_in, state
+from support.processes import HANG
 
 
 @pytest.fixture
 def gate(monkeypatch):
     """Holds every save back before its manifest until it is set."""
     event = threading.Event()
-    hold = lambda point: event.wait(20) if point == "before-manifest" else None
+    hold = lambda point: event.wait(HANG) if point == "before-manifest" else None
     monkeypatch.setattr(crash_points, "at", hold)
     yield event
     event.set()
@@ -50,12 +51,15 @@ def test_changes_after_a_save_do_not_reach_the_file(tmp_path, gate):
 
 
 def test_a_second_save_waits_for_the_first(tmp_path, gate):
-    threading.Timer(0.3, gate.set).start()
     with Checkpoints(tmp_path) as checkpoints:
         first = checkpoints.save(1, state(1))
-        started = time.monotonic()
-        checkpoints.save(2, state(2))
-        assert time.monotonic() - started > 0.2
+        second = threading.Thread(target=checkpoints.save, args=(2, state(2)))
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        assert not first.exists()
+        gate.set()
+        second.join()
         assert first.exists()
         checkpoints.wait()
         assert [number_in(checkpoints.load(path)) for path in checkpoints.list()] == [1, 2]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from support.processes import HANG, wait_until
+from support.server import Python
 
 pytestmark = pytest.mark.process
 
@@ -22,13 +23,15 @@ class Slow(Net):
 """
 
 
-@pytest.fixture
-def process(folder):
+def environment():
     tests = os.path.dirname(os.path.dirname(__file__))
     path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH", "")]))
-
     usual = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**usual, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
+
+@pytest.fixture
+def process(folder):
     def process(*argv, **options):
         return subprocess.Popen(
             [sys.executable, *argv],
@@ -36,7 +39,7 @@ def process(folder):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**usual, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            env=environment(),
             **options,
         )
 
@@ -90,10 +93,9 @@ def test_python_dash_m_stoker_is_the_command_and_codes_are_exit_codes(process):
     assert err == ("stoker: override 'run.epoch=3': 'run' has no 'epoch'; did you mean 'epochs'?\n")
 
 
-def test_an_error_while_training_ends_with_1(process):
-    running = process(
-        "-m", "stoker", "train", "cfg.yaml", "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
-    )
+def test_an_error_while_training_ends_with_1(folder):
+    wrong = "model={_target_: torch.nn.Linear, _args_: [5, 3]}"
+    running = Python("-m", "stoker", "train", "cfg.yaml", wrong, cwd=folder, env=environment())
     _, err = running.communicate(timeout=HANG)
     assert running.returncode == 1
     assert "RuntimeError" in err
@@ -101,10 +103,11 @@ def test_an_error_while_training_ends_with_1(process):
 
 @pytest.mark.parametrize("flags", [[], ["--nproc", "1"]], ids=["here", "launched"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(process, folder, number, code, flags):
+def test_a_signal_ends_a_run_with_its_code_and_a_checkpoint(folder, number, code, flags):
     (folder / "parts.py").write_text((folder / "parts.py").read_text() + ENDLESS)
     slow = ("model={_target_: parts.Slow}", "run.epochs=1000000", f"run.grace={HANG}")
-    running = process("-m", "stoker", "train", "cfg.yaml", *slow, *flags)
+    command = ("-m", "stoker", "train", "cfg.yaml", *slow, *flags)
+    running = Python(*command, cwd=folder, env=environment())
     wait_until(lambda: (folder / "started").exists() or running.poll() is not None, "the training")
     running.send_signal(number)
     _, err = running.communicate(timeout=HANG)

@@ -6,10 +6,10 @@ import os
 import pkgutil
 import re
 import types
+from functools import cache
 
 import pytest
 import torch
-import torchmetrics
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -41,8 +41,13 @@ OTHERS = {
     *("stoker.nn.parameters.parameter_groups",),
     *(f"stoker.nn.lr.{name}" for name in ("constant", "cosine", "linear", "polynomial")),
 }
-LISTED = {name: one for package in (torch, torchmetrics, stoker) for name, one in
-          _table(package.__name__).items()}  # fmt: skip
+
+
+@cache
+def listed():
+    """All names on the list; importing torchmetrics for it takes seconds."""
+    packages = ("torch", "torchmetrics", "stoker")
+    return {name: one for package in packages for name, one in _table(package).items()}
 
 
 def only_computes(name, thing):
@@ -56,7 +61,7 @@ def only_computes(name, thing):
 
 
 def test_what_is_listed_is_of_a_kind_that_only_computes():
-    assert [name for name, thing in LISTED.items() if not only_computes(name, thing)] == []
+    assert [name for name, thing in listed().items() if not only_computes(name, thing)] == []
 
 
 WRITES = re.compile(
@@ -67,6 +72,8 @@ WRITES = re.compile(
 
 def code_of(thing):
     """The code of a class and those it inherits from, apart from torch's and torchmetrics' base."""
+    import torchmetrics
+
     for one in thing.__mro__ if isinstance(thing, type) else [thing]:
         module = str(getattr(one, "__module__", ""))
         own = module.startswith(("torch.nn.modules", "torchmetrics.", "torch.utils.data.dataset"))
@@ -76,14 +83,14 @@ def code_of(thing):
 
 @pytest.mark.slow
 def test_no_listed_class_of_a_library_reads_writes_or_loads():
-    libraries = {one for name, one in LISTED.items() if not name.startswith("stoker.")}
+    libraries = {one for name, one in listed().items() if not name.startswith("stoker.")}
     found = {one: [WRITES.search(code) for code in code_of(one)] for one in libraries}
     assert {one: match for one, match in found.items() if any(match)} == {}
 
 
 def test_every_listed_argument_that_is_a_path_is_guarded():
     paths = []
-    for name, thing in LISTED.items():
+    for name, thing in listed().items():
         for key, one in (parameters(thing) or {}).items() if callable(thing) else ():
             words = r"\b(file|filename|path|folder|dir|root|url|uri)\b"
             if re.search(words, key.replace("_", " ")) or "Path" in str(one.annotation):
@@ -102,6 +109,8 @@ MORE = """torch.package torch.hub torch.onnx torch.export torch.fx torch.jit tor
 
 def modules():
     """The modules to walk: those of torch that are imported, all of stoker and torchmetrics."""
+    import torchmetrics
+
     names = {"torch", "torchmetrics", "stoker", *MORE.split()}
     packages = [torchmetrics, stoker, *([torch] if "STOKER_FUZZ" in os.environ else [])]
     for package in packages:
@@ -136,7 +145,7 @@ def test_every_public_callable_is_listed_or_refused(tmp_path):
     names = list(dict.fromkeys(callables()))
     with trust.importable():
         found = {name: one for name in names if (one := found_by(trust, name)) is not None}
-    assert all(thing is LISTED[name] for name, thing in found.items())
+    assert all(thing is listed()[name] for name, thing in found.items())
     assert not [name for name in found if not name.split(".")[-2].islower()]  # through a class
     assert len(found) > 300
     assert len(names) > 20_000

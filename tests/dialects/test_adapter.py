@@ -3,8 +3,6 @@
 import importlib.util
 import inspect
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from stoker import Engine, Hook, Trainer, hooks
 from stoker.dialects.adapter import Adapter, explain, overridden, with_names
 from stoker.dialects.rates import schedule
 from stoker.storage.local import replace_link
+from support.server import run
 
 
 class Base:
@@ -141,7 +140,7 @@ def test_the_module_tree_of_the_original_is_there(dialect):
 @pytest.mark.process
 def test_a_module_that_only_forwards_is_imported_first():
     code = "from stoker.dialects.colossalai.legacy.trainer.hooks import LossHook; print(LossHook)"
-    assert "LossHook" in subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert "LossHook" in run("-c", code, check=True).stdout
 
 
 def test_classes_are_pickled_and_their_source_is_found():

@@ -2,7 +2,6 @@
 
 import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from stoker.checkpoint import Checkpoints
 from stoker.dialects.colossalai.core import global_context as gpc
 from support.dialect_scripts import SCRIPTS, renamed
+from support.server import run
 
 pytestmark = pytest.mark.process
 
@@ -20,8 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def unmodified(script, folder, *args):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "stoker", "run", str(SCRIPTS / script), *args]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return run("-m", "stoker", "run", str(SCRIPTS / script), *args, cwd=folder, env=env)
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from support.dialect_scripts import SCRIPTS, renamed
+from support.server import run
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +70,7 @@ for key, (folder, words) in json.loads(sys.argv[1]).items():
     found[key] = (code, out.getvalue())
 print(json.dumps(found))
 """
-"""Runs several scripts as `stoker run` does, one after another in one process: torch loads once."""
+"""Runs several scripts as `stoker run` does, one after another in one process."""
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,7 @@ def as_they_are(tmp_path_factory):
         explained = ["--explain", str(SCRIPTS / name)]
         runs[f"explain {name}"] = (str(folder / "explained" / name), explained)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    command = [sys.executable, "-c", TOGETHER, json.dumps(runs)]
-    done = subprocess.run(
-        command, env={**env, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("-c", TOGETHER, json.dumps(runs), env={**env, "OMP_NUM_THREADS": "1"}, check=True)
     return json.loads(done.stdout)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.events import MLflow, WandB, read_json_lines
+from support.server import run
 
 pytestmark = pytest.mark.process
 
@@ -27,9 +28,10 @@ def python(*arguments):
 def stores(tmp_path_factory):
     """What the stores hold of a run that was killed once, and what they should."""
     folder = tmp_path_factory.mktemp("tracked")
-    killed = python(str(SCRIPT), str(folder), "8")
+    where = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = run(str(SCRIPT), str(folder), "8", env=where)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = python(str(SCRIPT), str(folder))
+    done = run(str(SCRIPT), str(folder), env=where)
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stderr
     wanted: dict = {}

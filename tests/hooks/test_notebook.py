@@ -23,7 +23,7 @@ import sys
 {before}
 from stoker import hooks
 from support.toys import batches, trainer
-trainer(hooks.Loss(), hooks.Progress()).fit(batches(8000, 1), batches(400, 1), epochs=2)
+trainer(hooks.Loss(), hooks.Progress()).fit(batches(2000, 1), batches(400, 1), epochs=2)
 """
 
 

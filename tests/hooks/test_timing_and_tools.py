@@ -150,17 +150,39 @@ def test_periodic_hooks_act_at_multiples_and_at_the_end_once():
     assert {n.name: n.steps for n in notes} == {f"notes {k}": v for k, v in wanted.items()}
 
 
-def test_steps_that_are_ignored_leave_their_waiting_behind():
-    import time
+class Clock:
+    """A clock that stands still until somebody waits."""
 
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in ("stoker.hooks.timing", "stoker.core.timers"):
+        monkeypatch.setattr(f"{module}.perf_counter", clock)
+    return clock
+
+
+def test_steps_that_are_ignored_leave_their_waiting_behind(clock):
     class SlowStart:
         def __iter__(self):
-            time.sleep(0.3)
-            yield from batches(12)
+            clock.wait(0.5)
+            for batch in batches(12):
+                clock.wait(0.125)
+                yield batch
 
     timing = hooks.Timing(ignore_steps=1)
     trainer(timing).fit(SlowStart(), epochs=1)
-    assert timing.timers["train-data"].total < 0.25
+    waits = timing.timers["train-data"]
+    assert waits.count > 0
+    assert waits.total == 0.125 * waits.count
 
 
 def test_reading_the_throughput_does_not_change_it():
@@ -176,18 +198,17 @@ def test_a_profile_window_past_the_end_is_reported(tmp_path, caplog):
     assert "no step was profiled: profiling starts after step 100" in caplog.text
 
 
-@pytest.mark.slow
-def test_validation_is_a_pause_for_the_throughput():
-    import time
-
+def test_validation_is_a_pause_for_the_throughput(clock):
     class Slow:
         def __iter__(self):
-            time.sleep(0.5)
+            clock.wait(1000)
             yield from batches(4)
 
-    run = trainer(hooks.Throughput())
+    step = Callback(before_step=lambda run: clock.wait(0.25))
+    run = trainer(hooks.Throughput(), step)
     run.fit(batches(), Slow(), epochs=1, validate_every=4)
-    assert run.run.events.readings()["samples/s"] > 100
+    sizes = {len(x) for x, _ in batches()}
+    assert run.run.events.readings()["samples/s"] == pytest.approx(sizes.pop() / 0.25, rel=0.5)
 
 
 def test_tokens_may_be_counted_by_a_tensor():

@@ -13,6 +13,7 @@ from stoker import Trainer, hooks
 from stoker.core.log import get_logger
 from stoker.events import Console, Csv, JsonLines, TensorBoard, get_event_storage, read_json_lines
 from stoker.hooks import Callback
+from support.server import Python
 from support.toys import batches, engine, net, trainer
 
 
@@ -165,7 +166,6 @@ def test_a_table_gets_a_column_for_a_name_that_comes_later(tmp_path):
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_leaves_complete_lines(tmp_path):
     """SIGKILL from outside, in the middle of writing a row per step."""
-    import subprocess
     import textwrap
     import time
 
@@ -177,7 +177,7 @@ def test_a_run_killed_at_any_moment_leaves_complete_lines(tmp_path):
         run = trainer(hooks.Loss(), hooks.Write(events.JsonLines(path), every=1))
         run.fit(batches(40), epochs=100_000)
     """)
-    child = subprocess.Popen([sys.executable, "-c", script])
+    child = Python("-c", script)
     path = tmp_path / "metrics.jsonl"
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and not (path.exists() and path.stat().st_size > 20_000):

@@ -1,7 +1,5 @@
-"""A training in several processes, what it comes to when nothing happens, and clusters."""
+"""A training in several processes, and what it comes to when nothing happens."""
 
-import os
-import sys
 from contextlib import chdir
 
 import pytest
@@ -35,34 +33,3 @@ def train(tmp_path, monkeypatch, capfd):
         return code, "".join(line for line in lines if not line.startswith(NOTICE))
 
     return train
-
-
-@pytest.fixture(scope="session")
-def ray():
-    """One instance for all tests, on this machine, however busy it is."""
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-    )
-    yield ray
-    ray.shutdown()
-
-
-@pytest.fixture(scope="session")
-def spark():
-    """One session for all tests, on this machine."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()

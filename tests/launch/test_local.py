@@ -21,23 +21,24 @@ from support.processes import (
     wait_for_work,
     wait_until_all_have_ended,
 )
+from support.server import Python
 
 pytestmark = pytest.mark.process
 
 
-class Launcher:
-    """A launcher in a process of its own, as a person would start it."""
+def fresh(*arguments: str) -> "subprocess.Popen[str]":
+    """Start an interpreter as a person would; its launcher starts a fork server of its own."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *arguments], start_new_session=True, **streams)
 
-    def __init__(self, folder: Path, job: str, **options) -> None:
+
+class Launcher:
+    """A launcher in a process of its own."""
+
+    def __init__(self, folder: Path, job: str, start=Python, **options) -> None:
         self.folder = folder
         options = {"nproc": 2, "dead_after": 4.0, **options}
-        self.process = subprocess.Popen(
-            [sys.executable, jobs.__file__, str(folder), job, json.dumps(options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = start(jobs.__file__, str(folder), job, json.dumps(options))
 
     def signal(self, number: int) -> float:
         """Send the signal once the job is at work, and return when that was."""
@@ -151,9 +152,16 @@ def test_what_cannot_be_is_refused_before_a_process_starts(options, words):
         launch.run(print, **options)
 
 
-@pytest.mark.parametrize("job", [jobs.one_raises, jobs.one_raises_while_another_sleeps])
-def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job):
-    failure = failure_of(tmp_path, job)
+@pytest.mark.parametrize(
+    ("job", "dead_after"),
+    [
+        (jobs.one_raises, HANG),
+        (jobs.one_is_gone_before_it_raises, HANG),
+        (jobs.one_raises_while_another_sleeps, 4.0),
+    ],
+)
+def test_the_first_error_is_on_top_and_once(tmp_path, capfd, job, dead_after):
+    failure = failure_of(tmp_path, job, dead_after=dead_after)
     assert str(failure) == "rank 1 failed with ValueError; the other ranks were stopped"
     assert failure.code == 1
     err = capfd.readouterr().err
@@ -196,7 +204,7 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(launcher, tmp_path):
-    launcher("with_a_helper").signal(signal.SIGKILL)
+    launcher("with_a_helper", start=fresh).signal(signal.SIGKILL)
     wait_until_all_have_ended(tmp_path)
 
 

@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from support.launch.training import plan_faults
 from support.processes import HANG, alive, wait_for_work, wait_until_all_have_ended
+from support.server import Python
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 CONFIG = Path(__file__).parents[1] / "support" / "launch" / "stuck.yaml"
 HUNG_AFTER = 10
-LOCAL = (sys.executable, "-m", "stoker", "train", str(CONFIG), "--nproc", "2")
+LOCAL = ("-m", "stoker", "train", str(CONFIG), "--nproc", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 STUCK = {
@@ -31,27 +33,27 @@ SAMPLE = {"local": ["stopped", "save", "data"], "torchrun": ["forward", "stopped
 """Those that are tried in each test run; ``STOKER_STUCK=all`` tries all (``make stuck``)."""
 
 
-def start(folder: Path, launcher: str, *overrides: str, restarts: int = 0) -> subprocess.Popen:
+Job: TypeAlias = "subprocess.Popen[str] | Python"
+
+
+def start(folder: Path, launcher: str, *overrides: str, restarts: int = 0) -> Job:
     given = ("--max-restarts", str(restarts))
-    command = (*LOCAL, *given, *overrides)
-    if launcher == "torchrun":
-        command = (*TORCHRUN, *given, "-m", "stoker", "train", str(CONFIG), *overrides)
+    path = os.pathsep.join(filter(None, sys.path))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    if launcher == "local":
+        return Python(*LOCAL, *given, *overrides, cwd=folder, env=env)
     return subprocess.Popen(
-        command,
+        [*TORCHRUN, *given, "-m", "stoker", "train", str(CONFIG), *overrides],
         cwd=folder,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
+        env=env,
     )
 
 
-def ended(started: subprocess.Popen, folder: Path) -> tuple[int, str]:
+def ended(started: Job, folder: Path) -> tuple[int, str]:
     """Return the exit code of the job and what it printed; no process of it is left."""
     try:
         _, err = started.communicate(timeout=HANG)

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from stoker.events.writers.console import Console
 from stoker.hooks import Callback
 from support.killable_run import same
 from support.project import project
+from support.server import run
 from support.toys import batches, engine
 
 HALT = "so far"
@@ -142,6 +141,6 @@ def test_tensorboard_that_is_not_installed_is_named():
         "try: TensorBoard()\n"
         "except ImportError as error: print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = run("-c", code, check=True)
     wanted = "the TensorBoard writer needs the package 'tensorboard': pip install 'stoker[tensorb"
     assert said.stdout.startswith(wanted)

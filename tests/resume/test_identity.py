@@ -1,15 +1,14 @@
 """A run knows who it is: an edited script is another run, the same one is resumed."""
 
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+from support.server import run
 
 SCRIPT = '''
 import os
@@ -335,10 +334,7 @@ def test_another_process_recognizes_the_run(first, tmp_path, edit):
     shutil.copytree(first, there)
     old, new = EDITS[edit][:2] if edit in EDITS else ("", "")
     (there / "train.py").write_text(SCRIPT.replace(old, new, 1))
-    env = {**os.environ, "PYTHONHASHSEED": "17"}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=there, env=env, capture_output=True, text=True, check=True
-    )
+    done = run("train.py", cwd=there, check=True)  # its hashes of strings are others than here
     assert ("already finished" in done.stderr) == (edit == "nothing"), done.stderr
     assert (there / "run-2").exists() == (edit != "nothing")
 
@@ -351,19 +347,17 @@ def readme_script() -> str:
 @pytest.mark.process
 @pytest.mark.slow
 def test_the_first_script_of_the_readme_edited_is_another_run(tmp_path):
-    def run(text):
+    def start(text):
         (tmp_path / "first.py").write_text(text)
-        return subprocess.run(
-            [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
+        return run("first.py", cwd=tmp_path, check=True)
 
     script = readme_script()
     assert "lr=0.01" in script
-    table = run(script).stdout
-    again = run(script)
+    table = start(script).stdout
+    again = start(script)
     assert "already finished; results of" in again.stderr
     assert again.stdout == table
-    other = run(script.replace("lr=0.01", "lr=0.3"))
+    other = start(script.replace("lr=0.01", "lr=0.3"))
     assert "optimizer.lr was 0.01 and is 0.3" in other.stderr
     assert other.stdout != table
     assert (tmp_path / "runs" / "first-2").is_dir()

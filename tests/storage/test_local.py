@@ -2,14 +2,13 @@
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stoker.storage import LocalStorage, atomic_file, format_size, write_atomic
 from stoker.storage.local import replace_link
+from support.server import run
 
 
 @pytest.fixture
@@ -133,7 +132,7 @@ from pathlib import Path
 from stoker.storage import write_atomic
 write_atomic(Path("/dev/stdout"), "text")
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = run("-c", code, check=True)
     assert found.stdout == "text"
     assert Path("/dev/stdout").is_symlink()
 

@@ -5,13 +5,12 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
-import torch._dynamo
 
-import stoker.checkpoint.sharding.planner  # noqa: F401  # each fork would import both
 from stoker.core import dist
 from support.killable_run import Halt, result, train
 
@@ -60,6 +59,8 @@ def attempt(folder: Path, where=None, rank=0, number=signal.SIGKILL, to=(), **ho
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = (*where, rank) if where is not None else None
+    for name in ("torch._dynamo", "stoker.checkpoint.sharding.planner"):
+        import_module(name)  # each fork would do so
     context = multiprocessing.get_context("fork")
     pipes, processes = [], []
     for one in RANKS:

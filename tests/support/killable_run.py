@@ -16,6 +16,7 @@ from stoker import Engine, Hook, Trainer, hooks, seed_all
 from stoker.data import SeededDataset
 from stoker.events import Csv
 from stoker.nn import lr
+from support.processes import HANG
 
 STEPS = 14  # in two epochs of 21 batches, three to a step
 
@@ -153,7 +154,7 @@ def attempt(folder: Path, where=None, number=signal.SIGKILL, **how):
     process = context.Process(target=_child, args=(folder, theirs, where, how))
     process.start()
     theirs.close()
-    if not ours.poll(120):
+    if not ours.poll(HANG):
         os.kill(process.pid, signal.SIGABRT)  # it stands still: it shows where, and dies
     try:
         said = ours.recv()
@@ -164,7 +165,7 @@ def attempt(folder: Path, where=None, number=signal.SIGKILL, **how):
         with suppress(BrokenPipeError):
             time.sleep(2 if "grace" in how else 0)
             ours.send("go on")  # a signal that is minded has been minded by then
-    process.join(60)
+    process.join(HANG)
     if isinstance(said, BaseException):
         raise said
     assert process.exitcode in (0, 143 if number != signal.SIGKILL else -number, -signal.SIGKILL)

@@ -1,6 +1,5 @@
 """Processes on gloo that tests share: started once, given one task after another."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -14,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from support.server import CONTEXT, ensure_server
 
 SECONDS = 600.0
 
@@ -73,10 +74,9 @@ class Pool:
 
 
 def _start() -> tuple[Any, Any]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed.tensor", "stoker"])
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    ensure_server()
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     return process, ours

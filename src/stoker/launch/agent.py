@@ -135,6 +135,7 @@ class Agent(SimpleElasticAgent):
         processes.poll()
         if processes.first_failure() is not None:
             processes.wait(_SETTLE)
+            processes.wait_for_cause(self._dead_after / 2)
         failure = processes.first_failure()
         if failure is not None and not self._is_preemption(failure):
             self._end_after(failure)

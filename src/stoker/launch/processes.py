@@ -69,8 +69,10 @@ class ExitStatus:
 
     @property
     def lost_peer(self) -> bool:
-        """Whether it failed only because it lost another process."""
-        return self.result is not None and self.result.secondary
+        """Whether it failed only because it lost another process: gloo may abort then."""
+        if self.result is None:
+            return self.code == -signal.SIGABRT
+        return self.result.secondary
 
     @property
     def summary(self) -> str:
@@ -136,16 +138,15 @@ class Processes:
     def first_failure(self) -> ExitStatus | None:
         """Return the failure that caused the others, or None.
 
-        When one rank dies, the others fail soon after because they lost it. A process without a
-        result failed first, unless it aborted (SIGABRT), as gloo does when it loses a peer. Among
-        those with a result, the earliest failed first. If all have lost another process, the first
-        one that exited with code 0 left too early.
+        When one rank dies, the others fail soon after because they lost it, so these come last. Of
+        the rest, a process without a result failed first, and then the earliest. If all have lost
+        another process, the first one that exited with code 0 left too early.
         """
 
         def order(status: ExitStatus) -> tuple[bool, bool, float]:
             result = status.result
             time = 0.0 if result is None else result.time
-            return status.code == -signal.SIGABRT, result is not None, time
+            return status.lost_peer, result is not None, time
 
         failed = [status for status in self.exited.values() if status.code != 0]
         if failed and all(status.lost_peer for status in failed):
@@ -168,6 +169,15 @@ class Processes:
         while not self.all_exited and time.monotonic() < deadline:
             time.sleep(0.02)
             self.poll()
+
+    def wait_for_cause(self, seconds: float) -> None:
+        """Wait, at most ``seconds``, while all that failed only lost a process that still runs."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.all_exited:
+            failure = self.first_failure()
+            if failure is None or not failure.lost_peer:
+                return
+            self.wait(0.02)
 
     def kill(self) -> None:
         """Kill the running processes and their children."""

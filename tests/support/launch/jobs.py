@@ -24,6 +24,7 @@ FOREVER = 3600  # seconds; each process that sleeps so long is ended by somebody
 
 def begin(folder: str) -> int:
     dist.connect()
+    dist.barrier()  # torch logs an error if a process leaves while others connect to it
     rank = dist.rank()
     (Path(folder) / f"pid-{rank}").write_text(str(os.getpid()))
     return rank
@@ -56,6 +57,14 @@ def with_arguments(folder: str, *args) -> list:
 def one_raises(folder: str) -> None:
     rank = begin(folder)
     if rank == 1:
+        raise ValueError("there is no such thing")
+    dist.all_reduce_sum(1.0)
+
+
+def one_is_gone_before_it_raises(folder: str) -> None:
+    if begin(folder) == 1:
+        dist.disconnect()
+        time.sleep(1)  # the other one fails meanwhile
         raise ValueError("there is no such thing")
     dist.all_reduce_sum(1.0)
 

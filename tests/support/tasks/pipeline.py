@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torchmetrics import classification
 
 from stoker import Engine, Hook, Layout, Output, Run, Trainer, hooks
 from stoker.core.tree import batch_size, split_batch
@@ -294,6 +293,8 @@ def trained() -> Any:
     model = build("mlp")
     engine = piped(model, microbatches=4) if dist.is_initialized() else engine_of("mlp", model)
     notes = Notes()
+    from torchmetrics import classification
+
     area = classification.MulticlassAUROC(3)  # keeps all outputs, and gathers them by itself
     measured = hooks.Metrics("accuracy", area=area, on="both")
     trainer = Trainer(engine, [hooks.Loss(), measured, hooks.NaNGuard(), notes], accumulate=2)
