@@ -204,7 +204,7 @@ def test_a_training_batch_goes_forward_once(metric):
         made = trainer(kind, model, metric=metric, eval_strategy="no", output_dir=kind.__name__)
         made.train()
         assert len(calls) == 4
-        assert ("epoch_metric" in made.relay.logs) is (metric is not None)
+        assert ("epoch_metric" in made.logs) is (metric is not None)
 
 
 # The config
@@ -670,7 +670,7 @@ def test_a_metric_learns_its_task_and_classes_from_the_batch(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchmetrics, of classes without samples
         made.train()
-    assert isinstance(made.relay.logs["epoch_metric"], float)
+    assert isinstance(made.logs["epoch_metric"], float)
 
 
 @pytest.mark.slow
@@ -836,7 +836,7 @@ def test_train_step_may_call_the_one_it_overrides(capsys):
     assert capsys.readouterr().out == first
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert a.equal(b)
-    assert one.relay.logs["extra"] == 1
+    assert one.logs["extra"] == 1
 
 
 @pytest.mark.slow
@@ -871,7 +871,7 @@ def test_compute_loss_may_take_three_inputs_where_there_is_no_metric():
     made = SubTrainer2(model, config(metric=None), data, data)
     made.train()
     assert not model.weight.equal(before)
-    assert "eval_epoch_loss" in made.relay.logs
+    assert "eval_epoch_loss" in made.logs
 
 
 @pytest.mark.slow
@@ -903,7 +903,7 @@ def test_evaluate_may_be_overridden_completely_or_around_the_usual_one(capsys):
     seen: list[float] = []
     whole = trainer(Whole, epoch_num=5, early_stopping=None)
     whole.train()
-    assert whole.relay.logs["eval_epoch_metric"] == 0.5
+    assert whole.logs["eval_epoch_metric"] == 0.5
     around = trainer(Around, output_dir="around")
     around.train()
     usual = trainer(output_dir="usual")
@@ -926,7 +926,7 @@ def test_loaders_may_be_given_and_need_no_length():
     loader = DataLoader(digits(0, 16), batch_size=4)
     made = Trainer(net(), config(), train_dataloader=loader)
     made.train()
-    assert made.relay.logs["global_step"] == 8
+    assert made.logs["global_step"] == 8
 
     class Stream(IterableDataset):
         def __iter__(self):
@@ -939,7 +939,7 @@ def test_loaders_may_be_given_and_need_no_length():
         train_dataloader=Unsized(stream),
     )
     made.train()
-    assert made.relay.logs["global_step"] == 8
+    assert made.logs["global_step"] == 8
     with pytest.raises(ValueError, match="has no length, which 'linear' needs"):
         Trainer(net(), config(output_dir="c"), train_dataloader=Unsized(stream)).train()
 
