@@ -91,8 +91,13 @@ def build_scheduler(
         group["lr"] = group.get("initial_lr", group["lr"])
     made = _scheduler(configs, optimizer, total)
     if steps and isinstance(made, LambdaLR):
-        made.last_epoch = steps - 1
-        made.step()  # to the rate that a training of this length has here
+        made.last_epoch = steps
+        made._last_lr = [
+            base * factor(steps)  # the rate that a training of this length has here
+            for base, factor in zip(made.base_lrs, made.lr_lambdas, strict=True)
+        ]
+        for group, rate in zip(optimizer.param_groups, made._last_lr, strict=True):
+            group["lr"] = rate
     elif steps and type(old) is type(made):
         made.load_state_dict(old.state_dict())
         for group, rate in zip(optimizer.param_groups, rates, strict=True):

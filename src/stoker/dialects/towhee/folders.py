@@ -210,6 +210,8 @@ def opened(path: str | Path, scratch: Path) -> Iterator[Path]:
             _restore_copies(steps[-1], restored)
         dist.broadcast_from_rank0("")
         yield restored
+    except CheckpointError as error:
+        raise type(error)(str(error).replace(str(restored), str(folder))) from error
     finally:
         if dist.is_main():
             _delete(scratch)

@@ -77,7 +77,7 @@ class TMMetrics(Metrics):
     def get_tm_avaliable_metrics() -> list[str]:
         """Return all available names, including former ones."""
         found = metrics.available()
-        return [*(old for old, new in _OLD.items() if new in found), *found]
+        return list(dict.fromkeys([*(old for old, new in _OLD.items() if new in found), *found]))
 
     def reset(self) -> None:
         """Discard all updates."""
