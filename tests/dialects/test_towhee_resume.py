@@ -61,7 +61,7 @@ def result(trainer: Trainer, folder: Path) -> dict:
     return {
         "weights": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
-        "logs": dict(trainer.relay.logs),
+        "logs": dict(trainer.logs),
         "epoch": trainer.epoch,
         "schedule": trainer.lr_scheduler.last_epoch,
         "final": torch.load(folder / "final_epoch" / "model.pth", weights_only=True),

@@ -22,4 +22,4 @@ def train(folder: str, batch_size: int) -> tuple[list[float], dict, list[str]]:
     trainer = Trainer(model, config, data, data)
     trainer.train()
     weights = model.weight.detach().flatten().tolist()
-    return weights, dict(trainer.relay.logs), sorted(p.name for p in Path(folder).iterdir())
+    return weights, dict(trainer.logs), sorted(p.name for p in Path(folder).iterdir())

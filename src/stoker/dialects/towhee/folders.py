@@ -1,32 +1,42 @@
 """Checkpoints under the names of Towhee: ``epoch_N``, ``iteration_N`` and ``final_epoch``.
 
 epoch_1/
-    step-00000002/      the checkpoint, hard-linked to ``checkpoints/``
-    model.pth           its weights, as torch.save writes a state dict
+    model.pth           the weights, as torch.save writes a state dict
     state.pt            epoch, optimizer, scheduler and last results
     README.md           the model card
+    step-00000002/      the rest of the checkpoint, hard-linked to ``checkpoints/``
+
+Tensors that are in model.pth or state.pt are not stored a second time: their files of the
+checkpoint are left out except for the header, from which `opened` restores them. The manifest
+covers them, so that a changed model.pth is detected.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stoker import Run, hooks
-from stoker.checkpoint import Checkpoints
+from stoker.checkpoint import CheckpointError, Checkpoints, flatten
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MANIFEST, checkpoint_name
+from stoker.checkpoint.format.names import MANIFEST, MODEL, checkpoint_name, tensor_key
+from stoker.checkpoint.format.tensor_file import TensorReader
 from stoker.core import dist
 from stoker.core.log import get_logger
+from stoker.dialects.towhee.trainer_utils import MODEL_NAME, STATE_CHECKPOINT_NAME
 from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
-from stoker.storage import LocalStorage
+from stoker.storage import LocalStorage, open_storage
 
 _log = get_logger()
+_HEADER = ".header"
+FINAL = "final_epoch"
 
 
 class Folders(hooks.Checkpoint):
@@ -38,7 +48,7 @@ class Folders(hooks.Checkpoint):
         output_dir: The folder of the training.
         named: The folder of named saves; None if only flags request them.
         settings: The training config, to recognize an interrupted run.
-        put: Writes the other files of a named save.
+        save: Publishes a checkpoint: called with the target and the folder of the checkpoint.
         fresh: Remove the checkpoints of an interrupted run first.
     """
 
@@ -47,15 +57,17 @@ class Folders(hooks.Checkpoint):
         output_dir: Path,
         named: Path | None,
         settings: dict[str, Any],
-        put: Callable[[Path], None],
+        save: Callable[[Path, Path], None],
         *,
         fresh: bool,
     ) -> None:
         super().__init__(None, keep=2, folder=output_dir / files.CHECKPOINTS)
-        self._named, self._settings, self._put = named or output_dir, settings, put
-        self._names_last, self._fresh = named is not None, fresh
+        self._output_dir, self._named, self._settings = output_dir, named or output_dir, settings
+        self._publish_as, self._names_last, self._fresh = save, named is not None, fresh
         self._run: Run | None = None
         self._checkpoints: Checkpoints
+        self.last: Path | None = None
+        """The last save that was published."""
 
     def opened(self, checkpoints: Checkpoints) -> None:
         """Remove the checkpoints of an interrupted run if this one starts from scratch."""
@@ -89,7 +101,11 @@ class Folders(hooks.Checkpoint):
     def _publish(self, step: int, name: str) -> None:
         source, target = self._path(step), self._named / name
         if not _is_published(source, target):
-            publish(target, lambda to: _linked(source, to / source.name), self._put)
+            final = self._output_dir / FINAL
+            if dist.is_main() and final.is_symlink() and final.resolve() == target.resolve():
+                final.unlink()  # this save is not the end
+            self._publish_as(target, source)
+        self.last = target
 
     def _info_of(self, step: int) -> dict[str, Any]:
         path = self._path(step)
@@ -109,25 +125,146 @@ class Folders(hooks.Checkpoint):
         return f"epoch_{run.epoch}" if complete and (self.wanted(run) or last) else None
 
 
-def publish(target: Path, save: Callable[[Path], None], put: Callable[[Path], None]) -> None:
-    """Build a folder and publish it atomically; all processes must call it."""
+def publish(target: Path, *write: Callable[[Path], None]) -> None:
+    """Build a folder by these functions and publish it atomically; all processes must call it."""
     partial = target.with_name(f".{target.name}.partial")
     if dist.is_main():
-        shutil.rmtree(partial, ignore_errors=True)
+        _delete(partial)
         partial.mkdir(parents=True)
     dist.broadcast_from_rank0("")  # a barrier
-    save(partial)
-    put(partial)
+    for one in write:
+        one(partial)
     if dist.is_main():
-        shutil.rmtree(target, ignore_errors=True)
+        _drop_copies(partial)
+        _delete(target)
         LocalStorage(target.parent).publish(partial.name, target.name)
     dist.broadcast_from_rank0("")
 
 
 def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> None:
     """Write the files of Towhee, which ``torch.load(…, weights_only=True)`` reads."""
-    torch.save(weights, path / "model.pth")
-    torch.save(state, path / "state.pt")
+    torch.save(weights, path / MODEL_NAME)
+    torch.save(state, path / STATE_CHECKPOINT_NAME)
+
+
+def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the weights and the state in the files of Towhee; nothing in them can run code."""
+    paths = [folder / name for name in (MODEL_NAME, STATE_CHECKPOINT_NAME)]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise CheckpointError(f"'{folder}' is no saved training: {' and '.join(missing)} missing")
+    try:
+        weights, state = (torch.load(p, "cpu", weights_only=True, mmap=True) for p in paths)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(f"the files in '{folder}' are damaged: {error}") from error
+    return weights, state
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a folder was saved by Stoker, and not by Towhee."""
+    return not (folder / MODEL_NAME).is_file() or bool(Checkpoints(folder).list())
+
+
+def link(target: Path, folder: Path, weights: Mapping[str, Any]) -> bool:
+    """Make ``target`` a link to a saved folder if it has these weights; return whether it has."""
+    if not dist.is_main():
+        return bool(dist.broadcast_from_rank0(""))
+    linked = False
+    with suppress(CheckpointError, OSError):  # another kind of save; a system without links
+        saved, _ = read_state(folder)
+        if saved.keys() == weights.keys() and all(_same(saved[n], weights[n]) for n in saved):
+            partial = target.with_name(f".{target.name}.partial")
+            _delete(partial)
+            partial.symlink_to(os.path.relpath(folder, target.parent), target_is_directory=True)
+            _delete(target)
+            partial.rename(target)
+            linked = True
+    dist.broadcast_from_rank0("linked" if linked else "")
+    return linked
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and one.equal(other.cpu())
+    return type(one) is type(other) and bool(one == other)
+
+
+@contextmanager
+def opened(path: str | Path, scratch: Path) -> Iterator[Path]:
+    """Provide the complete checkpoint of a saved folder, in ``scratch`` if it has to be restored.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+    """
+    folder = Path(path)
+    steps = Checkpoints(folder).list()
+    if not steps or not list(steps[-1].glob(f"*{_HEADER}")):
+        found = find_checkpoint(folder, None)
+        assert found is not None
+        yield found
+        return
+    restored = scratch / steps[-1].name
+    try:
+        if dist.is_main():
+            _delete(scratch)
+            _restore_copies(steps[-1], restored)
+        dist.broadcast_from_rank0("")
+        yield restored
+    except CheckpointError as error:
+        raise type(error)(str(error).replace(str(restored), str(folder))) from error
+    finally:
+        if dist.is_main():
+            _delete(scratch)
+
+
+def _drop_copies(folder: Path) -> None:
+    """Replace files of the checkpoint by their headers if model.pth and state.pt have it all."""
+    known = _tensors_in(folder).keys()
+    for checkpoint in Checkpoints(folder).list():
+        for kind in ("model", "state"):
+            for path in checkpoint.glob(f"{kind}*.safetensors"):
+                reader = TensorReader(open_storage(checkpoint), path.name)
+                if all(tensor_key(path.name, name) in known for name in reader.entries):
+                    _write_header(path)
+                    path.unlink()
+
+
+def _write_header(path: Path) -> None:
+    with path.open("rb") as file:
+        length = file.read(8)
+        header = length + file.read(int.from_bytes(length, "little"))
+    path.with_name(path.name + _HEADER).write_bytes(header)
+
+
+def _restore_copies(source: Path, target: Path) -> None:
+    """Build a checkpoint with all of its files from one that lacks copies."""
+    tensors = _tensors_in(source.parent)
+    _link_tree(source, target)
+    for header in target.glob(f"*{_HEADER}"):
+        path = header.with_name(header.name.removesuffix(_HEADER))
+        begin = header.read_bytes()
+        with path.open("wb") as file:
+            file.write(begin)
+            for name in _names_in(begin):
+                one = tensors.get(tensor_key(path.name, name))
+                if one is None:
+                    raise CheckpointError(f"'{source.parent}' is damaged: {name!r} is missing")
+                file.write(one.contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _names_in(header: bytes) -> list[str]:
+    """Return the names of the tensors in the order of their bytes."""
+    table = json.loads(header[8:])
+    table.pop("__metadata__", None)
+    return sorted(table, key=lambda name: table[name]["data_offsets"])
+
+
+def _tensors_in(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors in model.pth and state.pt by their keys in a checkpoint."""
+    weights, state = read_state(folder)
+    optimizers = {"engine": {"optimizers": {"": state["optimizer_state_dict"]}}}
+    named = {MODEL + name: one for name, one in weights.items() if isinstance(one, Tensor)}
+    return named | flatten(optimizers)[0]
 
 
 def was_interrupted(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> bool:
@@ -141,7 +278,7 @@ def was_interrupted(output_dir: Path, settings: dict[str, Any], overwrite: bool)
     then = Manifest.read(newest).info.get("training_config") if newest is not None else None
     if then == settings:
         return True
-    others = newest is not None or (output_dir / "final_epoch").exists()
+    others = newest is not None or (output_dir / FINAL).exists()
     if others and not overwrite:
         raise FileExistsError(
             f"output_dir '{output_dir}' holds another run, and overwrite_output_dir is False"
@@ -173,11 +310,12 @@ def _remove(checkpoints: Checkpoints) -> None:
     dist.broadcast_from_rank0("")
 
 
-def found(path: str | Path) -> Path:
-    """Return the checkpoint in a saved folder, or raise CheckpointError."""
-    checkpoint = find_checkpoint(Path(path), None)
-    assert checkpoint is not None
-    return checkpoint
+def _delete(path: Path) -> None:
+    """Remove a folder, or the link to one."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_published(source: Path, target: Path) -> bool:
@@ -186,9 +324,14 @@ def _is_published(source: Path, target: Path) -> bool:
     return other.exists() and one.read_bytes() == other.read_bytes()
 
 
-def _linked(source: Path, target: Path) -> None:
+def copy_checkpoint(source: Path, folder: Path) -> None:
+    """Hard-link a checkpoint into a folder, or copy it where that is impossible."""
     if dist.is_main():
-        shutil.copytree(source, target, copy_function=_link)
+        _link_tree(source, folder / source.name)
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=_link)
 
 
 def _link(source: str, target: str) -> None:

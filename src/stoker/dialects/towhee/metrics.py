@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stoker import metrics
@@ -30,7 +31,29 @@ _OLD = {
 }
 
 
-class TMMetrics:
+class Metrics:
+    """Base class of metrics: override ``reset``, ``update``, ``compute`` and, if needed, ``to``."""
+
+    def __init__(self, metric_name: str) -> None:
+        self.name = metric_name
+
+    def reset(self) -> None:
+        """Discard all updates."""
+        raise NotImplementedError
+
+    def update(self, *arguments: Any, **options: Any) -> None:
+        """Add one batch."""
+        raise NotImplementedError
+
+    def compute(self) -> Any:
+        """Return the value over all updates."""
+        raise NotImplementedError
+
+    def to(self, *arguments: Any, **options: Any) -> None:
+        """Compute on a device."""
+
+
+class TMMetrics(Metrics):
     """A metric by name: ``TMMetrics("F1Score", average="macro")``.
 
     What newer torchmetrics ask for and the shapes tell, the task and the number of classes, is
@@ -42,7 +65,7 @@ class TMMetrics:
         if metric_name not in known:
             near = did_you_mean(metric_name, known)
             raise ValueError(f"there is no metric {metric_name!r}{near}")
-        self.name = metric_name
+        super().__init__(metric_name)
         self._kind = metrics.metric_class(_OLD.get(metric_name, metric_name))
         self._arguments = arguments
         if metric_name.startswith("Binned"):
@@ -54,7 +77,7 @@ class TMMetrics:
     def get_tm_avaliable_metrics() -> list[str]:
         """Return all available names, including former ones."""
         found = metrics.available()
-        return [*(old for old, new in _OLD.items() if new in found), *found]
+        return list(dict.fromkeys([*(old for old, new in _OLD.items() if new in found), *found]))
 
     def reset(self) -> None:
         """Discard all updates."""
@@ -62,16 +85,16 @@ class TMMetrics:
         if self._metric is not None:
             self._metric.reset()
 
-    def update(self, outputs: Any, targets: Any, /) -> None:
-        """Add one batch."""
+    def update(self, *arguments: Any, **options: Any) -> None:
+        """Add one batch: outputs and targets, or what the metric takes instead."""
         if self._metric is None:
-            self._metric = self._made(outputs)
-        self._metric.update(outputs, targets)
+            self._metric = self._made(arguments[0] if arguments else None)
+        self._metric.update(*arguments, **options)
 
     def compute(self) -> Any:
-        """Return the value over all updates, or None before the first."""
+        """Return the value over all updates, a tensor in most cases; None before the first."""
         value = self._metric.compute() if self._metric is not None else None
-        return float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+        return torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the metric."""
@@ -88,7 +111,9 @@ class TMMetrics:
 
     def _made(self, outputs: Any) -> Any:
         found: dict[str, Any] = {}
-        if hasattr(self._kind, "_create_task") or "ClassificationTask" in str(self._kind.__mro__):
+        if self._kind is metrics.Accuracy:
+            found = {"threshold": 0.5} if _are_probabilities(outputs) else {}
+        elif hasattr(self._kind, "_create_task") or "ClassificationTask" in str(self._kind.__mro__):
             several = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
             found = {"task": "multiclass", "num_classes": outputs.shape[1]} if several else {}
             found = found or {"task": "binary"}
@@ -107,13 +132,24 @@ class TMMetrics:
         self._saved = None
 
 
-def get_metric_by_name(metric_name: str, metrics_impl: str = "TMMetrics", **arguments: Any) -> Any:
-    """Return the metric of that name; ``metrics_impl`` has only one valid value."""
-    if metrics_impl != "TMMetrics":
-        raise ValueError(f"metrics are made by 'TMMetrics', got {metrics_impl!r}")
+def _are_probabilities(outputs: Any) -> bool:
+    """Return whether binary outputs are probabilities, not logits."""
+    binary = outputs.ndim == 1 or outputs.shape[1] == 1
+    return binary and bool(((outputs >= 0) & (outputs <= 1)).all())
+
+
+def as_number(value: Any) -> Any:
+    """Return a tensor of one element as a number, and anything else as it is."""
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+def get_metric_by_name(metric_name: str, metric_impl: str = "TMMetrics", **arguments: Any) -> Any:
+    """Return the metric of that name; ``metric_impl`` has only one valid value."""
+    if metric_impl != "TMMetrics":
+        raise ValueError(f"metrics are made by 'TMMetrics', got {metric_impl!r}")
     return TMMetrics(metric_name, **arguments)
 
 
-def show_avaliable_metrics() -> None:
-    """Print all available names."""
-    print("\n".join(TMMetrics.get_tm_avaliable_metrics()))
+def show_avaliable_metrics() -> dict[str, dict[str, Any]]:
+    """Return all available names, by the class that makes these metrics."""
+    return {"TMMetrics": {"impl": "pytorch", "names": TMMetrics.get_tm_avaliable_metrics()}}

@@ -1,5 +1,7 @@
 """Train an operator, or any object with a model."""
 
+from abc import ABC, abstractmethod
+from enum import Enum, Flag, auto
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,16 @@ from torch import nn
 
 from stoker.dialects.towhee.trainer import Trainer
 from stoker.dialects.towhee.training_config import TrainingConfig
+
+SharedType = Enum("SharedType", ("NotShareable", "NotReusable", "Shareable"))
+
+
+class OperatorFlag(Flag):
+    """Whether an operator has state, and can be used again."""
+
+    EMPTYFLAG = auto()
+    STATELESS = auto()
+    REUSEABLE = auto()
 
 
 def setup_trainer(
@@ -29,10 +41,13 @@ def setup_trainer(
     }
     trainer: Trainer | None = getattr(operator, "_trainer", None)
     if trainer is None:
-        model = getattr(operator, "model", None) or getattr(operator, "_model", None)
-        if not isinstance(model, nn.Module):
+        found = [getattr(operator, name, None) for name in ("model", "_model")]
+        model = next((one for one in found if isinstance(one, nn.Module)), None)
+        if model is None:
             kind = type(operator).__name__
-            raise TypeError(f"{kind} has no 'model' to train, expected a torch module, got {model}")
+            raise TypeError(
+                f"{kind} has no 'model' to train, expected a torch module, got {found[0]}"
+            )
         trainer = operator._trainer = Trainer(model, training_config)
     for name, value in given.items():
         if value is not None:
@@ -46,33 +61,85 @@ def train(
     train_dataset: Any = None,
     eval_dataset: Any = None,
     resume_checkpoint_path: str | Path | None = None,
-    train_dataloader: Any = None,
-    eval_dataloader: Any = None,
-    model_card: Any = None,
+    **more: Any,
 ) -> None:
-    """Train any object with a ``model``; a second call trains the remaining epochs."""
-    trainer = setup_trainer(
-        operator,
-        training_config,
-        train_dataset,
-        eval_dataset,
-        train_dataloader,
-        eval_dataloader,
-        model_card,
-    )
+    """Train any object with a ``model``; a second call trains the remaining epochs.
+
+    Further arguments are those of `setup_trainer`: ``train_dataloader``, ``eval_dataloader`` and
+    ``model_card``.
+    """
+    trainer = setup_trainer(operator, training_config, train_dataset, eval_dataset, **more)
     trainer.train(resume_checkpoint_path)
 
 
-class NNOperator:
+class Operator(ABC):
+    """Base class of operators, which are functions with state."""
+
+    key = ""
+
+    @property
+    def shared_type(self) -> Any:
+        """Whether pipelines can share the operator."""
+        return SharedType["NotShareable"]
+
+    @abstractmethod
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Process one input."""
+
+
+class PyOperator(Operator):
+    """Base class of operators without a model."""
+
+
+class NNOperator(Operator):
     """Base class of operators with a ``model``, which have a ``train`` method."""
 
-    model: Any
     _trainer: Trainer | None = None
+    _framework = "pytorch"
+
+    def __init__(self, framework: str = "pytorch") -> None:
+        super().__init__()
+        self.framework = framework
+        self.operator_name = type(self).__name__
+        self.model: Any = None
+        self.model_card: Any = None
 
     setup_trainer = setup_trainer
     train = train
 
     @property
+    def framework(self) -> str:
+        """The framework of the model, always "pytorch"."""
+        return self._framework
+
+    @framework.setter
+    def framework(self, framework: str) -> None:
+        if framework != "pytorch":
+            raise ValueError(f"framework is {framework!r}, expected 'pytorch'")
+        self._framework = framework
+
+    @property
+    def shared_type(self) -> Any:
+        """Whether pipelines can share the operator."""
+        return SharedType["Shareable"]
+
+    @property
     def trainer(self) -> Trainer:
         """The trainer, built on first use."""
         return self._trainer if self._trainer is not None else self.setup_trainer()
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def save(self, path: str | Path, overwrite: bool = True) -> None:
+        """Save the training state; see `Trainer.save`."""
+        self.trainer.save(path, overwrite)
+
+    def load(self, path: str | Path) -> None:
+        """Load a saved training state; see `Trainer.load`."""
+        self.trainer.load(path)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the model."""
+        return self.model(*arguments, **options)

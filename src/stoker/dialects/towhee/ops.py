@@ -12,7 +12,8 @@ class TimmOperator(NNOperator):
     """A pretrained timm model as an operator."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        super().__init__()
+        self.model = self._model = model
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the embeddings of a batch of images."""

@@ -1,6 +1,10 @@
 """`Trainer`: train a model with a config and data."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,36 +13,42 @@ from torch import nn
 from torch.optim import Optimizer
 
 import stoker
-from stoker import Hook
+from stoker import Hook, Run
 from stoker.checkpoint import Checkpoints
 from stoker.core import dist
 from stoker.core.log import get_logger
+from stoker.core.seed import seed_all
+from stoker.core.tree import batch_size
 from stoker.dialects.adapter import with_names
-from stoker.dialects.towhee import folders, parts
+from stoker.dialects.towhee import components, folders
 from stoker.dialects.towhee.callback import (
     Callback,
     CallbackList,
     ModelCheckpointCallback,
     TrainerControl,
 )
-from stoker.dialects.towhee.metrics import get_metric_by_name
-from stoker.dialects.towhee.modelcard import ModelCard
-from stoker.dialects.towhee.relay import (
+from stoker.dialects.towhee.callback_hooks import LogsHook, RequestHook, adapted
+from stoker.dialects.towhee.datasets import unwrapped
+from stoker.dialects.towhee.layer_freezer import LayerFreezer
+from stoker.dialects.towhee.log import trainer_log
+from stoker.dialects.towhee.metrics import as_number, get_metric_by_name
+from stoker.dialects.towhee.modelcard import MODEL_CARD_NAME, ModelCard
+from stoker.dialects.towhee.overrides import (
+    METHODS,
     USER_EVALUATION,
-    Flags,
-    OwnedStep,
-    Relay,
-    Tally,
-    adapted,
+    OverrideStep,
+    check_overrides,
+    only_in_training,
 )
-from stoker.dialects.towhee.training_config import TrainingConfig, off, tell
+from stoker.dialects.towhee.results import LossMetric, PassResults
+from stoker.dialects.towhee.training_config import TrainingConfig, off
 from stoker.engine import unwrap
-from stoker.nn import LayerFreezer
 from stoker.rundir import files
 from stoker.storage import local_path
 
 _log = get_logger()
-_OVERRIDABLE = ("train_step", "compute_loss", "compute_metric", "evaluate", "evaluate_step")
+_CUSTOM = "custom_"
+_SCRATCH = ".resumed"
 
 
 class Trainer:
@@ -47,10 +57,18 @@ class Trainer:
         trainer = Trainer(model, TrainingConfig(output_dir="out"), train_dataset=data)
         trainer.train()
 
-    An interrupted training resumes when the same call is repeated. Override
-    ``compute_loss``, ``train_step``, ``evaluate_step``, ``compute_metric`` or ``evaluate``.
+    An interrupted training resumes when the same call is repeated. Every public method can be
+    overridden. For each batch of training these are called, in this order:
 
-    Loaders are built from the datasets unless they are given.
+        prepare_inputs                  move the batch to the device
+        train_step                      one update:
+            compute_loss                    the loss, in training mode (set_train_mode)
+            update_metrics                  add to loss_metric …
+                compute_metric              … and to metric; return the values so far
+            optimizer, lr_scheduler
+
+    and for an evaluation ``evaluate``, and for each of its batches ``evaluate_step`` with the same
+    parts. Loaders are built from the datasets unless they are given.
     """
 
     def __init__(
@@ -75,18 +93,29 @@ class Trainer:
         self.optimizer: Any = None
         self.loss: Any = None
         self.lr_scheduler: Any = None
+        self.override_optimizer = self.override_loss = False
         self.epoch = 0
-        self.lr_value = self.loss_value = self.metric_value = 0.0
+        self.lr_value = training_config.lr
+        self.loss_value = self.metric_value = 0.0
         self.seen: Any = None  # the last outputs, if a metric needs them
-        self.relay: Relay
+        self._results = (PassResults("eval_"), PassResults(""))
+        self._logs_hook = self._make_logs_hook()
         self._native: stoker.Trainer | None = None
         self._fitting = False
-        self._loaded: Path | None = None
+        self._loaded: Path | None = None  # the folder to resume from
+        self._source: Path | None = None  # the checkpoint to publish
+        self._start: tuple[int, Any] = (0, None)  # the epoch and the optimizer state of old files
         self._made: dict[str, Any] = {}  # the settings of the optimizer and the loss
         self._names: dict[str, str] = {}  # the names of those set by the user
         self._built_in: list[Callback] = []
         self._loaders: tuple[Any, Any] = (None, None)
+        self._size, self._steps = 1, 0  # samples of the last batch; updates so far
         self._watch: Any = None
+
+    def __init_subclass__(cls) -> None:
+        check_overrides(cls)
+        if "set_train_mode" in vars(cls):
+            cls.set_train_mode = only_in_training(cls.set_train_mode)  # type: ignore[method-assign]
 
     # Training
 
@@ -95,90 +124,151 @@ class Trainer:
 
         ``resume_checkpoint_path`` is a folder to resume from, such as ``out/epoch_1``.
         """
-        configs, output_dir = self.configs, local_path(self.configs.output_dir, "output_dir")
-        configs.check()
-        path = resume_checkpoint_path or self._loaded
-        resume = folders.found(path) if path is not None else None
-        if resume is None:
+        self.configs.check()
+        output_dir = local_path(self.configs.output_dir, "output_dir")
+        if resume_checkpoint_path is not None:
+            path = self._loaded = Path(resume_checkpoint_path)
+            if self.owns("load") or not folders.has_checkpoint(path):
+                self._loaded = None
+                self.load(resume_checkpoint_path)
+                self._start = (self.epoch, self._start[1])
+        folder, scratch = self._loaded, output_dir / _SCRATCH
+        with folders.opened(folder, scratch) if folder is not None else nullcontext() as resume:
+            if self._fit(output_dir, resume):
+                self._save_final(output_dir)
+                folders.forget(output_dir)
+
+    def _fit(self, output_dir: Path, resume: Path | None) -> bool:
+        """Train; return whether this training has come to its end."""
+        configs = self.configs
+        if resume is not None:
+            fresh = output_dir / files.CHECKPOINTS not in resume.parents
+        else:
             may = configs.overwrite_output_dir or self._native is not None
             fresh = not folders.was_interrupted(output_dir, configs.to_dict(), may)
-        else:
-            fresh = output_dir / files.CHECKPOINTS not in resume.parents
         native = self._build(keep_counters=resume is None and fresh, fresh=fresh)
-        tell(configs)
+        if dist.is_main():
+            trainer_log.warning(configs)
         before = native.run.step
         self._fitting = True
         try:
             native.fit(
                 self._loaders[0],
-                self._evaluation_data(),
+                USER_EVALUATION if self.owns("evaluate") else self._loaders[1],
                 epochs=configs.epoch_num,
-                validate_every=parts.validate_every(configs),
+                validate_every=components.validate_every(configs),
                 resume=resume or "auto",
             )
         finally:
             self._fitting = False
-        self.epoch, self._loaded = native.run.epoch, None
-        if native.run.requests.signal or native.run.step == before:
-            return  # keep the checkpoints to resume from
-        self.save(output_dir / "final_epoch")
-        folders.forget(output_dir)
+        self.epoch, self._loaded, self._start = native.run.epoch, None, (0, None)
+        return not native.run.requests.signal and native.run.step != before
 
     def train_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
         """Run one update and return the logs: step_loss, epoch_loss, epoch_metric."""
-        native = self._ready()
-        run, tally = native.run, self.relay.train
+        native, results = self._ready(), self.results(training=True)
+        results.given = None
+        if not self._fitting or unwrap(model) is not unwrap(self.model):
+            return self._step_outside(model, inputs)
+        run = native.run
         run.batches = [inputs]
         stoker.Step.train(native.step, run)
-        tally.given = None
-        tally.add(run, run.outputs[-1], run.sizes[0])
-        return tally.values()
+        if results.given is None:
+            results.add(run, run.outputs[-1], run.sizes[0])
+        return results.values()
+
+    def _step_outside(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
+        """Run one update outside of a training, or of another model."""
+        if self.optimizer is None:
+            raise ValueError("train_step needs an optimizer: give the trainer training data first")
+        self.optimizer.zero_grad()
+        loss = self.compute_loss(model, inputs)
+        loss.backward()
+        logs = self.measured(model, inputs, loss, training=True)
+        self.optimizer.step()
+        self.lr_scheduler.step()
+        return logs
 
     def compute_loss(self, model: nn.Module, inputs: Any) -> Any:
         """Return the loss of one batch of inputs and labels."""
+        self.set_train_mode(model)
         return self.loss(model(inputs[0]), inputs[1])
 
     def compute_metric(self, model: nn.Module, inputs: Any) -> Any:
-        """Add one batch and return the metric over the pass so far."""
-        self.metric.update(model(inputs[0]), inputs[1])
-        return self.metric.compute()
+        """Add one batch and return the metric over the pass so far; None if there is none."""
+        if self.metric is None:
+            return None
+        with _in_eval_mode(model):
+            self.metric.update(model(inputs[0]), inputs[1])
+        return as_number(self.metric.compute())
 
     def update_metrics(
         self, model: nn.Module, inputs: Any, step_loss: Any, training: bool = True
     ) -> tuple[Any, Any]:
-        """Add the loss and metric of a custom step; return both over the pass so far."""
-        run, tally = self._ready().run, self.relay.train if training else self.relay.evaluation
-        tally.given = None
-        tally.add(run, stoker.Output(torch.as_tensor(step_loss)), run.sizes[0])
-        if tally.metric is not None and not self.owns("compute_metric"):
-            with run.engine.mode(training=False), torch.no_grad():
-                self.compute_metric(model, inputs)
-        values = tally.values()
-        return tuple(values.get(f"{tally.prefix}epoch_{one}") for one in ("loss", "metric"))  # type: ignore[return-value]
+        """Add the loss and the metric of one batch; return both over the pass so far."""
+        self._size = batch_size(inputs)
+        with self._in_pass(training), _in_eval_mode(model):
+            self.loss_metric.update(torch.as_tensor(step_loss).detach())
+            loss = as_number(self.loss_metric.compute())
+            left_out = training and self.configs.eval_strategy == "eval_epoch"
+            return loss, 0 if left_out else self.compute_metric(model, inputs)
 
-    # Looking at a model
+    def measured(
+        self, model: nn.Module, inputs: Any, loss: Any, *, training: bool
+    ) -> dict[str, Any]:
+        """Return the logs of one batch, from ``update_metrics``."""
+        results, self._size = self.results(training), batch_size(inputs)
+        with self._in_pass(training), _in_eval_mode(model):
+            epoch_loss, metric = self.update_metrics(model, inputs, loss.detach(), training)
+        named = {"step_loss": loss.item(), "epoch_loss": epoch_loss, "epoch_metric": metric}
+        return {f"{results.prefix}{n}": value for n, value in named.items() if value is not None}
+
+    # Evaluation
 
     def evaluate(self, model: nn.Module, logs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate, and put eval_epoch_loss and eval_epoch_metric into the logs."""
         logs = {} if logs is None else logs
-        if unwrap(model) is not unwrap(self.model):
-            raise ValueError(f"evaluate got another {type(model).__name__} than the trainer has")
         native, loader = self._ready(), self._loaders[1]
         if loader is None:
+            _log.warning("evaluate() has no evaluation data: nothing is evaluated")
             return logs
-        if self._fitting:  # by an `evaluate` of the user's that calls this one
+        watch = None
+        if unwrap(model) is not unwrap(self.model):
+            engine = components.build_engine(self.configs, model, None, self.loss)
+            native = stoker.Trainer(engine, self._observers, step=native.step)
+            watch = self._watching(model)
+        elif self._fitting:  # by an `evaluate` of the user's that calls this one
             native = stoker.Trainer(native.engine, self._observers, step=native.step)
-        native.evaluate(loader)
-        logs.update({n: v for n, v in self.relay.logs.items() if n.startswith("eval_")})
+        kept = dict(self.logs)
+        self.logs.update(logs)
+        try:
+            native.evaluate(loader)
+            logs.update({n: v for n, v in self.logs.items() if n.startswith("eval_")})
+        finally:
+            if watch is not None:
+                watch.remove()
+            if logs is not self.logs and not self._fitting:
+                for name in self.logs.keys() - kept.keys():
+                    del self.logs[name]
+                self.logs.update(kept)
         return logs
 
+    @torch.no_grad()
     def evaluate_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
         """Run one evaluation batch; return eval_step_loss, eval_epoch_loss, eval_epoch_metric."""
-        native = self._ready()
-        tally, forward = self.relay.evaluation, native.step.forward
-        tally.given = None
-        tally.add(native.run, forward(native.engine, inputs), native.run.sizes[0])
-        return tally.values()
+        native, results = self._ready(), self.results(training=False)
+        inputs, step = self.prepare_inputs(inputs), native.step
+        results.given = None
+        with self._in_pass(training=False), _in_eval_mode(model):
+            if unwrap(model) is not unwrap(self.model):
+                return self.measured(
+                    model, inputs, self.compute_loss(model, inputs), training=False
+                )
+            output = step.forward(native.engine, inputs)
+            if isinstance(step, OverrideStep) and step.measures:
+                return self.measured(model, inputs, output.loss, training=False)
+            results.add(native.run, output, batch_size(inputs))
+        return results.values()
 
     def predict(self, inputs: Any) -> Any:
         """Return the outputs for one batch of inputs, or for a loader of them."""
@@ -187,22 +277,63 @@ class Trainer:
     # Saving
 
     def save(self, path: str | Path, overwrite: bool = True) -> None:
-        """Save the complete training state as a folder; ``overwrite`` replaces an existing one."""
+        """Save the complete training state as a folder; ``overwrite`` replaces an existing one.
+
+        Within a training, only weights, optimizer and epoch are saved.
+        """
         target, native = Path(path), self._ready()
         if target.exists() and not overwrite:
             raise FileExistsError(f"'{target}' already exists, and overwrite is False")
-        folders.publish(target, lambda to: _saved(native, to), self._put)
+        if self._source is not None:
+            folders.publish(target, partial(folders.copy_checkpoint, self._source), self._put)
+        elif self._fitting:
+            folders.publish(target, self._put)
+        else:
+            folders.publish(target, lambda to: _saved(native, to), self._put)
+
+    def _save_named(self, target: Path, source: Path) -> None:
+        """Publish a checkpoint of the training in progress."""
+        self._source = source
+        try:
+            self.save(target, overwrite=True)
+        finally:
+            self._source = None
+
+    def _save_final(self, output_dir: Path) -> None:
+        """Save the result of a training, as a link if its last save has the same weights."""
+        final, last, weights = output_dir / folders.FINAL, self._folders.last, None
+        if last is not None and not self.owns("save"):
+            weights = self._ready().engine.weights()
+        if last is None or weights is None or not folders.link(final, last, weights):
+            self.save(final)
 
     def load(self, path: str | Path) -> None:
-        """Load saved weights and the epoch; the next train() resumes from there."""
-        self._loaded = folders.found(path)
-        shared = Checkpoints(self._loaded.parent).load(self._loaded).shared
+        """Load saved weights and the epoch; the next train() resumes from there.
+
+        A folder that Towhee saved has neither the step nor the random state: training continues
+        with the next epoch.
+        """
+        folder = Path(path)
+        if not folders.has_checkpoint(folder):
+            self._load_old(folder)
+            return
+        scratch = local_path(self.configs.output_dir, "output_dir") / _SCRATCH
+        with folders.opened(folder, scratch) as checkpoint:
+            shared = Checkpoints(checkpoint.parent).load(checkpoint).shared
         unwrap(self.model).load_state_dict(shared["model"])
-        self.epoch = shared["run"]["epoch"]
-        self._note(self.epoch, shared["hooks"].get("Relay", {}).get("logs", {}))
+        self._loaded, self.epoch = folder, shared["run"]["epoch"]
+        self._note(self.epoch, shared["hooks"].get(self._logs_hook.name, {}).get("logs", {}))
+
+    def _load_old(self, folder: Path) -> None:
+        weights, state = folders.read_state(folder)
+        unwrap(self.model).load_state_dict(weights)
+        self.epoch = int(state["epoch"])
+        self.loss_value, self.metric_value = state["loss_value"], state["metric_value"]
+        self.lr_value = state["end_lr"]
+        self._start = (self.epoch, state["optimizer_state_dict"])
 
     def _put(self, folder: Path) -> None:
-        """Write the files of Towhee next to a checkpoint."""
+        """Write the files of Towhee into a folder."""
         engine = self._ready().engine
         weights = engine.weights()
         if not dist.is_main():
@@ -222,57 +353,47 @@ class Trainer:
             weights,
         )
         card = self.model_card or ModelCard()
-        card.describe(unwrap(self.model), self.train_dataset or self.train_dataloader)
+        card.describe(unwrap(self.model), unwrapped(self.train_dataset) or self.train_dataloader)
         card.training_config = self.configs.to_dict() | self._names
         card.training_summary = {"epoch": self.epoch, "lr": self.lr_value, **results}
-        card.save_model_card(folder / "README.md")
+        card.save_model_card(folder / MODEL_CARD_NAME)
+
+    def push_model_to_hub(self) -> None:
+        """Log that there is no hub to push to; override it to push somewhere."""
+        _log.warning("push_model_to_hub() does nothing, as in Towhee")
 
     # Settings
 
     def add_callback(self, callback: Callback, singleton: bool = True) -> None:
-        """Add a callback; with ``singleton`` it replaces others of its class."""
-        self.callbacks.add_callback(callback, singleton)
+        """Add a callback; with ``singleton`` it replaces all others of its class."""
+        if singleton:
+            self.callbacks.pop_class(callback)
+        self.callbacks.add_callback(callback, singleton=False)
 
     def set_optimizer(self, optimizer: Optimizer, optimizer_name: str | None = None) -> None:
-        """Train with this optimizer; the name appears in the model card."""
+        """Train with this optimizer; the name appears in the config and the model card."""
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"expected an optimizer of the model, got {optimizer!r}")
-        self.optimizer, self.lr_scheduler = optimizer, None
-        self._made.pop("optimizer", None)
+        self.optimizer, self.lr_scheduler, self.override_optimizer = optimizer, None, True
+        self.configs.optimizer = optimizer_name or _CUSTOM
         self._names["optimizer"] = optimizer_name or type(optimizer).__name__
 
     def set_loss(self, loss: Any, loss_name: str | None = None) -> None:
-        """Train with this loss function; the name appears in the model card."""
+        """Train with this loss function; the name appears in the config and the model card."""
         if not callable(loss):
             raise TypeError(f"expected a loss function, got {loss!r}")
-        self.loss = loss
-        self._made.pop("loss", None)
+        self.loss, self.override_loss = loss, True
+        self.configs.loss = loss_name or _CUSTOM
         self._names["loss"] = loss_name or type(loss).__name__
-
-    @property
-    def metric(self) -> Any:
-        """The metric of the current pass of training or evaluation."""
-        return (self.relay.evaluation if self.relay.evaluating else self.relay.train).metric
-
-    # Properties
-
-    def owns(self, method: str) -> bool:
-        """Return whether a method is overridden."""
-        return getattr(type(self), method) is not getattr(Trainer, method)
-
-    @property
-    def shown(self) -> Any:
-        """The model for overridden methods; with several processes, the engine."""
-        engine = self._ready().engine
-        return engine.model if engine.layout.processes == 1 else engine
 
     def prepare_inputs(self, inputs: Any) -> Any:
         """Return a batch on the device."""
+        self._size = batch_size(inputs)
         return self._ready().engine.place(inputs)
 
     def set_train_mode(self, model: nn.Module) -> None:
         """Set a model to training mode, with batch norms as configured."""
-        if not self.relay.evaluating:
+        if not self.evaluating:
             model.train()
             if self.configs.freeze_bn:
                 LayerFreezer(model).freeze_bn()
@@ -281,18 +402,119 @@ class Trainer:
         """Return the training loader, or None."""
         if self.train_dataloader is not None or self.train_dataset is None:
             return self.train_dataloader
-        return parts.loader_of(self.configs, self.train_dataset, training=True)
+        return components.build_loader(self.configs, unwrapped(self.train_dataset), training=True)
 
     def get_eval_dataloader(self) -> Any:
         """Return the evaluation loader, or None."""
         if self.eval_dataloader is not None or self.eval_dataset is None:
             return self.eval_dataloader
-        return parts.loader_of(self.configs, self.eval_dataset, training=False)
+        return components.build_loader(self.configs, unwrapped(self.eval_dataset), training=False)
 
-    def setup_before_train(self) -> None:
-        """Build the components of the config; train() calls this."""
-        self.configs.check()
-        self._build(keep_counters=True)
+    def setup_before_train(self, num_training_steps: int | None, init_lr: float) -> None:
+        """Build what training needs, before each train().
+
+        Args:
+            num_training_steps: The updates of the complete training; None if that is unknown.
+            init_lr: The learning rate of the config.
+        """
+        self._create_optimizer(init_lr)
+        self._create_loss()
+        self._create_metric()
+        self._create_scheduler(num_training_steps, self.optimizer)
+        self._create_callbacks()
+
+    def _create_optimizer(self, init_lr: float) -> None:
+        spec = (self.configs.optimizer, init_lr)
+        if self.override_optimizer or self._made.get("optimizer") == spec:
+            return
+        self.optimizer = components.build_optimizer(self.configs, self.model, init_lr)
+        self._made["optimizer"], self.lr_scheduler = spec, None
+
+    def _create_loss(self) -> None:
+        spec = self.configs.loss
+        if not self.override_loss and self._made.get("loss") != spec:
+            self.loss, self._made["loss"] = components.build_loss(self.configs), spec
+
+    def _create_metric(self) -> None:
+        name = self.configs.metric
+        wanted = isinstance(name, str) and not off(name)
+        on_training = self.configs.eval_strategy != "eval_epoch"
+        for training, results in enumerate(self._results):
+            counts = wanted and (on_training or not training)
+            results.metric = get_metric_by_name(str(name)) if counts else None
+
+    def _create_scheduler(
+        self, num_training_steps: int | None, optimizer: Optimizer | None = None
+    ) -> Any:
+        self.lr_scheduler = components.build_scheduler(
+            self.configs,
+            self.optimizer if optimizer is None else optimizer,
+            num_training_steps,
+            (self._steps, self.lr_scheduler),
+        )
+        return self.lr_scheduler
+
+    def _create_callbacks(self) -> None:
+        for one in self._built_in:
+            self.callbacks.pop_callback(one)
+        usual = components.build_callbacks(self.configs, self.trainercontrol, self._loaders[0])
+        taken = {type(one).__name__ for one in self.callbacks}
+        self._built_in = [one for one in usual if type(one).__name__ not in taken]
+        for one in self._built_in:
+            self.callbacks.add_callback(one)
+
+    # Properties
+
+    @property
+    def metric(self) -> Any:
+        """The metric of the current pass; if you set one, evaluations use a copy of it."""
+        return self.results(training=not self.evaluating).metric
+
+    @metric.setter
+    def metric(self, metric: Any) -> None:
+        self._results[0].metric, self._results[1].metric = deepcopy(metric), metric
+
+    @property
+    def loss_metric(self) -> Any:
+        """The mean loss of the current pass, over samples unless you set another metric."""
+        results = self.results(training=not self.evaluating)
+        own = results.loss_metric
+        return own if own is not None else LossMetric(results, self._size)
+
+    @loss_metric.setter
+    def loss_metric(self, metric: Any) -> None:
+        self._results[0].loss_metric, self._results[1].loss_metric = deepcopy(metric), metric
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        """The logs that callbacks get."""
+        return self._logs_hook.logs
+
+    @property
+    def run(self) -> Run:
+        """The Stoker run of this training."""
+        return self._ready().run
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is in progress."""
+        return self._logs_hook.evaluating
+
+    def results(self, training: bool) -> PassResults:
+        """Return the results of training or of evaluation."""
+        return self._results[training]
+
+    def owns(self, method: str) -> bool:
+        """Return whether a method is overridden."""
+        return getattr(type(self), method) is not getattr(Trainer, method)
+
+    @contextmanager
+    def _in_pass(self, training: bool) -> Iterator[None]:
+        before, self._logs_hook.evaluating = self.evaluating, not training
+        try:
+            yield
+        finally:
+            self._logs_hook.evaluating = before
 
     # Building
 
@@ -308,18 +530,15 @@ class Trainer:
         """
         previous = self._native.run if keep_counters and self._native is not None else None
         self._loaders = (self.get_train_dataloader(), self.get_eval_dataloader())
-        self._make_parts(previous.step if previous is not None else 0)
-        for one in self._built_in:
-            self.callbacks.pop_callback(one)
-        usual = parts.callbacks_of(self.configs, self.trainercontrol, self._loaders[0])
-        taken = {type(one).__name__ for one in self.callbacks}
-        self._built_in = [one for one in usual if type(one).__name__ not in taken]
-        for one in self._built_in:
-            self.callbacks.add_callback(one)
-        logs = self.relay.logs if previous is not None else {}
-        self.relay = self._make_relay()
-        self.relay.logs |= logs
-        engine = parts.engine_of(self.configs, self.model, self.optimizer, self.loss)
+        self._set_up(previous, start=self._start[0] if keep_counters else 0)
+        logs = self.logs if previous is not None else {}
+        self._logs_hook = self._make_logs_hook()
+        self.logs.update(logs)
+        step = OverrideStep(self) if any(map(self.owns, METHODS)) else None
+        if self._watch is not None:
+            self._watch.remove()
+        self._watch = self._watching(self.model)
+        engine = components.build_engine(self.configs, self.model, self.optimizer, self.loss)
         if self.lr_scheduler is not None:
             engine.lr_schedulers[""] = self.lr_scheduler
         if engine.layout.processes > 1 and self.owns("train_step"):
@@ -327,58 +546,60 @@ class Trainer:
                 "train_step is overridden, so gradients are not shared between processes: "
                 "override compute_loss instead"
             )
-        step = OwnedStep(self) if any(map(self.owns, _OVERRIDABLE)) else None
-        stock = parts.hooks_of(self.configs, self.callbacks, self._built_in)
-        output_dir = local_path(self.configs.output_dir, "output_dir")
-        saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
-        named = output_dir / saving[-1].filepath if saving else None
-        kept = folders.Folders(output_dir, named, self.configs.to_dict(), self._put, fresh=fresh)
-        called = [adapted(one, name, self.relay.logs) for one, name in with_names(self.callbacks)]
-        flags = Flags(self.callbacks, self.trainercontrol, self.relay)
-        self._observers: list[Hook] = [self.relay, *called, flags]
-        every: list[Hook] = [*self._observers, kept, *stock]
+        every = [*self._make_observers(), self._make_folders(fresh)]
+        every += components.build_hooks(self.configs, self.callbacks, self._built_in)
         native = stoker.Trainer(engine, every, step=step, seed=self.configs.seed)
-        for name in ("step", "epoch", "samples") if previous is not None else ():
-            setattr(native.run, name, getattr(previous, name))
+        self._set_counters(native.run, previous)
         self._native = native
         return native
 
-    def _make_parts(self, steps: int) -> None:
-        """Build loss, optimizer and schedule, or reuse them if the config has not changed."""
-        configs, loader = self.configs, self._loaders[0]
-        if self.loss is None or self._made.get("loss", configs.loss) != configs.loss:
-            self.loss, self._made["loss"] = parts.loss_of(configs), configs.loss
+    def _set_up(self, previous: Run | None, start: int) -> None:
+        """Build what training needs, or without training data what an evaluation needs."""
+        loader = self._loaders[0]
         if loader is None:
+            self._create_loss()
+            self._create_metric()
+            self._create_callbacks()
             return
-        spec = (configs.optimizer, configs.lr)
-        if self.optimizer is None or self._made.get("optimizer", spec) != spec:
-            self.optimizer = parts.optimizer_of(configs, self.model)
-            self._made["optimizer"], self.lr_scheduler = spec, None
-        length = len(loader) if hasattr(loader, "__len__") else None
-        total = None if length is None else max(1, length) * configs.epoch_num
-        self.lr_scheduler = parts.scheduler_of(
-            configs, self.optimizer, total, (steps, self.lr_scheduler)
-        )
+        length = max(1, len(loader)) if hasattr(loader, "__len__") else None
+        self._steps = previous.step if previous is not None else start * (length or 0)
+        total = None if length is None else length * self.configs.epoch_num
+        self.setup_before_train(num_training_steps=total, init_lr=self.configs.lr)
 
-    def _make_relay(self) -> Relay:
-        name, own = self.configs.metric, self.owns("compute_metric")
-        wanted = isinstance(name, str) and not off(name)
-        on_training = self.configs.eval_strategy != "eval_epoch"
-        tallies = []
-        for prefix, counts in (("", on_training), ("eval_", True)):
-            metric = get_metric_by_name(str(name)) if wanted and counts else None
-            measure = (lambda batch: self.compute_metric(self.shown, batch)) if own else None
-            tallies.append(Tally(prefix, metric, measure if counts else None))
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
-        if self.owns("compute_loss") and wanted and not own:
-            self._watch = unwrap(self.model).register_forward_hook(self._see)
-        return Relay(self.callbacks, self.trainercontrol, tallies[0], tallies[1], self._note)
+    def _set_counters(self, run: Run, previous: Run | None) -> None:
+        """Continue the counters of the last trainer, or begin where an old save ended."""
+        for name in ("step", "epoch", "samples") if previous is not None else ():
+            setattr(run, name, getattr(previous, name))
+        if previous is None and self._steps:
+            run.epoch, run.step = self._start[0], self._steps
+            seed_all(self.configs.seed)
+            if self._start[1]:
+                self.optimizer.load_state_dict(self._start[1])
 
-    def _evaluation_data(self) -> Any:
-        """Return the evaluation loader, or a placeholder for an overridden ``evaluate``."""
-        return USER_EVALUATION if self.owns("evaluate") else self._loaders[1]
+    def _make_logs_hook(self) -> LogsHook:
+        evaluation, train = self._results
+        return LogsHook(self.callbacks, self.trainercontrol, train, evaluation, self._note)
+
+    def _make_observers(self) -> list[Hook]:
+        called = [adapted(one, name, self.logs) for one, name in with_names(self.callbacks)]
+        requests = RequestHook(self.callbacks, self.trainercontrol, self._logs_hook)
+        self._observers: list[Hook] = [self._logs_hook, *called, requests]
+        return self._observers
+
+    def _make_folders(self, fresh: bool) -> folders.Folders:
+        output_dir = local_path(self.configs.output_dir, "output_dir")
+        saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
+        named = output_dir / saving[-1].filepath if saving else None
+        settings = self.configs.to_dict()
+        self._folders = folders.Folders(output_dir, named, settings, self._save_named, fresh=fresh)
+        return self._folders
+
+    def _watching(self, model: nn.Module) -> Any:
+        """Keep the outputs of a model for the metric if an overridden method computes the loss."""
+        measures = self.owns("compute_metric") or self.owns("update_metrics")
+        if not self.owns("compute_loss") or measures or self._results[0].metric is None:
+            return None
+        return unwrap(model).register_forward_hook(self._see)
 
     def _see(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self.seen = output
@@ -389,6 +610,20 @@ class Trainer:
         self.lr_value = logs.get("lr", self.lr_value)
         self.loss_value = logs.get("epoch_loss", self.loss_value)
         self.metric_value = logs.get("epoch_metric", self.metric_value)
+
+
+@contextmanager
+def _in_eval_mode(model: Any) -> Iterator[None]:
+    """Set a model to evaluation mode without gradients, and every module back afterwards."""
+    module = model if isinstance(model, nn.Module) else model.model
+    before = [(one, one.training) for one in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for one, training in before:
+            one.training = training
 
 
 def _saved(native: stoker.Trainer, folder: Path) -> None:

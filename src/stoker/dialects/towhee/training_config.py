@@ -1,10 +1,8 @@
 """`TrainingConfig`: the training settings, as a dataclass or as YAML in sections."""
 
 import json
-import logging
 import os
-import sys
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import InitVar, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeAlias, get_type_hints
 
@@ -13,13 +11,20 @@ import torch
 from stoker.config.check import described, fits
 from stoker.config.files import read_yaml
 from stoker.config.yaml_text import write
-from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
+
+_log = get_logger()
 
 Switch: TypeAlias = dict[str, Any] | str | bool | None
 Spec: TypeAlias = dict[str, Any] | str
 
-_LINE = "%(asctime)s - %(thread)d - %(filename)s-%(module)s:%(lineno)d - %(levelname)s: %(message)s"
+_OLD: dict[str, dict[str, Any]] = {
+    "device": {"n_gpu": -1, "sync_bn": False},
+    "logging": {"logging_dir": None, "logging_strategy": "steps"},
+    "train": {"max_steps": -1, "resume_from_checkpoint": None},
+}
+"""Keys in files of older versions, and the values at which they have no effect."""
 STRATEGIES = ("epoch", "eval_epoch", "steps", "step", "no")
 
 
@@ -29,7 +34,7 @@ def off(value: Any) -> bool:
 
 
 def _is(section: str, default: Any, help: str) -> Any:
-    kept = {"section": section, "help": help}
+    kept = {"category": section, "help": help}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=kept)
     return field(default=default, metadata=kept)
@@ -90,13 +95,18 @@ class TrainingConfig:
     warmup_steps: int = _is("learning", 0, "the same in updates; wins over warmup_ratio")
     device_str: str | None = _is("device", None, "cpu, cuda:2, or cuda for all; found if None")
     freeze_bn: bool = _is("train", False, "keep the running statistics of batch norms")
+    sync_bn: InitVar[bool] = False
+    """Of older versions, and always False."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, sync_bn: bool) -> None:
+        _check_old("device", "sync_bn", sync_bn, "TrainingConfig")
+        self.output_dir = os.path.expanduser(self.output_dir)
         self.check()
 
     def check(self) -> None:
         """Check the values; each train() does this, too."""
-        for name, kind in get_type_hints(type(self)).items():
+        kinds = get_type_hints(type(self))
+        for name, kind in ((one.name, kinds[one.name]) for one in fields(self)):
             if not fits(value := getattr(self, name), kind):
                 raise TypeError(f"{name} is {value!r}, expected {described(kind)}")
         strategy = self.eval_strategy
@@ -134,27 +144,35 @@ class TrainingConfig:
         found = "cuda:0" if torch.cuda.is_available() else "cpu"
         return torch.device(self.device_str or found)
 
-    def load_from_yaml(self, path_to_yaml: str | Path) -> Self:
-        """Load values from a file, which may be partial, and return the config."""
+    @property
+    def config_category_set(self) -> set[str]:
+        """The sections of a file."""
+        return set(_sections())
+
+    def load_from_yaml(self, path2yaml: str | Path) -> Self:
+        """Load values from a file, which may be partial, and return the config.
+
+        Keys of older versions are accepted where they have no effect.
+        """
         sections = _sections()
-        for name, section in read_yaml(Path(path_to_yaml)).items():
+        for name, section in read_yaml(Path(path2yaml)).items():
             if name not in sections or not isinstance(section, dict):
                 raise ValueError(
-                    f"{path_to_yaml}: there is no section {name!r}{did_you_mean(name, sections)}"
+                    f"{path2yaml}: there is no section {name!r}{did_you_mean(name, sections)}"
                 )
             for key, value in section.items():
-                if key not in sections[name]:
-                    near = did_you_mean(key, sections[name])
-                    raise ValueError(f"{path_to_yaml}: {name} has no {key!r}{near}")
-                setattr(self, key, dict(value) if isinstance(value, dict) else value)
+                if key in sections[name]:
+                    setattr(self, key, dict(value) if isinstance(value, dict) else value)
+                else:
+                    _check_old(name, key, value, str(path2yaml))
         self.check()
         return self
 
-    def save_to_yaml(self, path_to_yaml: str | Path) -> None:
+    def save_to_yaml(self, path2yaml: str | Path) -> None:
         """Save all values to a file."""
         values = self.to_dict()
         tree = {name: {key: values[key] for key in keys} for name, keys in _sections().items()}
-        Path(path_to_yaml).write_text(write(tree), encoding="utf-8")
+        Path(path2yaml).write_text(write(tree), encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values by name."""
@@ -168,7 +186,7 @@ class TrainingConfig:
 def _sections() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for one in fields(TrainingConfig):
-        found.setdefault(one.metadata["section"], []).append(one.name)
+        found.setdefault(one.metadata["category"], []).append(one.name)
     return found
 
 
@@ -177,32 +195,26 @@ def dump_default_yaml(yaml_path: str | Path) -> None:
     TrainingConfig().save_to_yaml(yaml_path)
 
 
-def get_config_help() -> str:
-    """Print and return the description, section and default of each field."""
-    lines, usual = [], TrainingConfig()
+def _check_old(section: str, key: str, value: Any, where: str) -> None:
+    """Accept a key of an older version if it has no effect."""
+    if key == "args":
+        _log.warning(f"{where}: {section}.args is ignored, as by Towhee: move its keys up a level")
+        return
+    old = _OLD.get(section, {})
+    if key not in old:
+        near = did_you_mean(key, _sections()[section])
+        raise ValueError(f"{where}: {section} has no {key!r}{near}")
+    if value != old[key]:
+        raise ValueError(
+            f"{where}: {key} is {value!r}, but Towhee dropped this key: remove it, or set it to "
+            f"{old[key]!r}"
+        )
+
+
+def get_config_help() -> dict[str, dict[str, str]]:
+    """Print each field with its default, and return help and category of each by name."""
+    usual = TrainingConfig()
     for one in fields(TrainingConfig):
-        lines.append(f"[{one.metadata['section']}] {one.name} = {getattr(usual, one.name)!r}")
-        lines.append(f"    {one.metadata['help']}")
-    text = "\n".join(lines)
-    print(text)
-    return text
-
-
-class _Terminal(logging.Handler):
-    """Write to the current standard error."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter(_LINE))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
-
-
-def tell(configs: TrainingConfig) -> None:
-    """Log the config in one line."""
-    log = logging.getLogger("towhee")
-    if not log.handlers:
-        log.addHandler(_Terminal())
-    if dist.is_main():
-        log.warning(configs)
+        print(f"[{one.metadata['category']}] {one.name} = {getattr(usual, one.name)!r}")
+        print(f"    {one.metadata['help']}")
+    return {one.name: dict(one.metadata) for one in fields(TrainingConfig)}

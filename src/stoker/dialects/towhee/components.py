@@ -1,4 +1,4 @@
-"""Build the components that a `TrainingConfig` describes."""
+"""Build the components that a `TrainingConfig` describes: loss, optimizer, loaders, hooks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -61,19 +61,19 @@ def _made(registry: Registry, spec: Spec, *given: Any, **usual: Any) -> Any:
     return registry.get(name)(*given, **{**usual, **arguments})
 
 
-def loss_of(configs: TrainingConfig) -> nn.Module:
+def build_loss(configs: TrainingConfig) -> nn.Module:
     """Build the loss function."""
     made: nn.Module = _made(LOSSES, configs.loss)
     return made
 
 
-def optimizer_of(configs: TrainingConfig, model: nn.Module) -> Optimizer:
-    """Build the optimizer of all parameters, with the rate of the config by default."""
-    made: Optimizer = _made(OPTIMIZERS, configs.optimizer, model.parameters(), lr=configs.lr)
+def build_optimizer(configs: TrainingConfig, model: nn.Module, lr: float) -> Optimizer:
+    """Build the optimizer of all parameters, with this rate unless the config has another."""
+    made: Optimizer = _made(OPTIMIZERS, configs.optimizer, model.parameters(), lr=lr)
     return made
 
 
-def scheduler_of(
+def build_scheduler(
     configs: TrainingConfig, optimizer: Optimizer, total: int | None, so_far: tuple[int, Any]
 ) -> Any:
     """Build the LR schedule over ``total`` updates, or return None if that is unknown.
@@ -91,8 +91,13 @@ def scheduler_of(
         group["lr"] = group.get("initial_lr", group["lr"])
     made = _scheduler(configs, optimizer, total)
     if steps and isinstance(made, LambdaLR):
-        made.last_epoch = steps - 1
-        made.step()  # to the rate that a training of this length has here
+        made.last_epoch = steps
+        made._last_lr = [
+            base * factor(steps)  # the rate that a training of this length has here
+            for base, factor in zip(made.base_lrs, made.lr_lambdas, strict=True)
+        ]
+        for group, rate in zip(optimizer.param_groups, made._last_lr, strict=True):
+            group["lr"] = rate
     elif steps and type(old) is type(made):
         made.load_state_dict(old.state_dict())
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -122,7 +127,7 @@ def _scheduler(configs: TrainingConfig, optimizer: Optimizer, total: int | None)
     return _SCHEDULES[name](optimizer, total, **{**warm_up, **arguments})
 
 
-def engine_of(configs: TrainingConfig, model: nn.Module, optimizer: Any, loss: Any) -> Engine:
+def build_engine(configs: TrainingConfig, model: nn.Module, optimizer: Any, loss: Any) -> Engine:
     """Build the engine on the device of the config, or on all GPUs."""
     device = configs.device_str or str(configs.device)
     several = device == "cuda" and torch.cuda.device_count() > 1 and dist.world_size() == 1
@@ -131,7 +136,7 @@ def engine_of(configs: TrainingConfig, model: nn.Module, optimizer: Any, loss: A
     return Engine(model, optimizer, loss, device=device)
 
 
-def loader_of(configs: TrainingConfig, dataset: Any, *, training: bool) -> DataLoader[Any]:
+def build_loader(configs: TrainingConfig, dataset: Any, *, training: bool) -> DataLoader[Any]:
     """Return a loader: shuffled for training, complete for evaluation."""
     workers = configs.num_workers
     ordered = isinstance(dataset, IterableDataset)
@@ -155,7 +160,9 @@ def validate_every(configs: TrainingConfig) -> str | None:
     return f"{configs.eval_steps}st" if by_step else "1ep"
 
 
-def callbacks_of(configs: TrainingConfig, control: TrainerControl, loader: Any) -> list[Callback]:
+def build_callbacks(
+    configs: TrainingConfig, control: TrainerControl, loader: Any
+) -> list[Callback]:
     """Build the callbacks of the config."""
     made: list[Callback] = []
     if not off(configs.early_stopping) and not _watches_nothing(configs):
@@ -195,7 +202,7 @@ def keep_best(configs: TrainingConfig) -> hooks.KeepBest:
     return hooks.KeepBest(NATIVE.get(monitor, monitor), mode=mode)  # type: ignore[arg-type]
 
 
-def hooks_of(
+def build_hooks(
     configs: TrainingConfig, callbacks: Iterable[Callback], built_in: Sequence[Callback]
 ) -> list[Hook]:
     """Build the hooks of callbacks and of the config."""

@@ -1,83 +1,16 @@
-"""Call the callbacks of Towhee, and provide its logs, from a Stoker run."""
+"""Call the callbacks of Towhee, provide its logs, and carry out requests, from a Stoker run."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from stoker import Engine, Hook, Output, Priority, Run, Step
-from stoker.core.types import Stateful
+from stoker import Hook, Priority, Run
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.towhee.callback import Callback, CallbackList, TrainerControl
-from stoker.metrics import Mean
-
-USER_EVALUATION = ["the overridden evaluate"]
-"""The only batch of an evaluation by an overridden ``evaluate``."""
-
-
-class Tally:
-    """The mean loss over samples and the metric of one pass.
-
-    ``measure``, an overridden ``compute_metric``, takes a batch and returns the metric so far. The
-    prefix is prepended to the names in the logs.
-    """
-
-    def __init__(self, prefix: str, metric: Any, measure: Callable[[Any], Any] | None) -> None:
-        self.prefix, self.metric, self._measure = prefix, metric, measure
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a pass."""
-        self.mean = Mean()
-        self.last: Tensor | float | None = None
-        self.measured: Any = None
-        self.given: dict[str, Any] | None = None  # the result of an overridden step
-        if self.metric is not None:
-            self.metric.reset()
-
-    def add(self, run: Run, output: Output, weight: int) -> None:
-        """Add one batch."""
-        if output.loss is not None and weight:
-            summed = getattr(run.engine.given_criterion, "reduction", None) == "sum"
-            self.last = output.loss.detach() / weight if summed else output.loss.detach()
-            self.mean.update(self.last, weight)
-        if self._measure is not None:
-            with run.engine.mode(training=False), torch.no_grad():
-                self.measured = self._measure(run.engine.place(run.batches[0]))
-        elif self.metric is not None and weight and output.outputs is not None:
-            outputs = getattr(output.outputs, "logits", output.outputs)
-            self.metric.update(outputs.detach(), output.targets)
-
-    def values(self) -> dict[str, Any]:
-        """Return the available numbers by their names in the logs."""
-        if self.given is not None:
-            return self.given
-        named = {
-            "step_loss": None if self.last is None else float(self.last),
-            "epoch_loss": None if self.mean.empty else self.mean.compute(),
-            "epoch_metric": self.metric.compute() if self.metric is not None else None,
-        }
-        if self._measure is not None:
-            named["epoch_metric"] = self.measured
-        return {f"{self.prefix}{n}": value for n, value in named.items() if value is not None}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far."""
-        return {
-            "mean": self.mean.state_dict(),
-            "last": None if self.last is None else float(self.last),
-            "metric": self.metric.state_dict() if isinstance(self.metric, Stateful) else {},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved state."""
-        self.mean.load_state_dict(state["mean"])
-        self.last = state["last"]
-        if isinstance(self.metric, Stateful):
-            self.metric.load_state_dict(state["metric"])
-
+from stoker.dialects.towhee.overrides import is_user_evaluation
+from stoker.dialects.towhee.results import PassResults
 
 PLACES = {
     "on_train_begin": "before_train",
@@ -114,18 +47,23 @@ def _call(method: Any, point: str, logs: dict[str, Any]) -> Callable[[Run], None
     if point.startswith("on_train_batch"):
         return lambda run: method(run.batches[0], logs)
     if point.startswith("on_eval_batch"):
-        return lambda run: None if _is_user_evaluation(run) else method(run.batches[0], logs)
+        return lambda run: None if is_user_evaluation(run) else method(run.batches[0], logs)
     if point.startswith("on_eval"):
-        return lambda run: None if _is_user_evaluation(run) else method(logs)
+        return lambda run: None if is_user_evaluation(run) else method(logs)
     if point.startswith("on_epoch"):
         return lambda run: method(run.current_epoch, logs)
     return lambda run: method(logs)
 
 
-class Relay(Hook):
+class LogsHook(Hook):
     """Update the logs before the callbacks are called.
 
-    ``notify`` gets the epoch and the logs whenever an epoch starts or ends.
+    Args:
+        callbacks: The callbacks, which decide how often numbers are computed.
+        control: The requests of callbacks, which are cleared when an epoch begins.
+        train: The results of training.
+        evaluation: The results of the evaluation in progress, or of the last one.
+        notify: Called with the epoch and the logs whenever an epoch starts or ends.
     """
 
     priority = Priority.NORMAL - 1
@@ -135,8 +73,8 @@ class Relay(Hook):
         self,
         callbacks: CallbackList,
         control: TrainerControl,
-        train: Tally,
-        evaluation: Tally,
+        train: PassResults,
+        evaluation: PassResults,
         notify: Callable[[int, dict[str, Any]], None],
     ) -> None:
         self._control, self._notify = control, notify
@@ -183,7 +121,7 @@ class Relay(Hook):
 
     def after_val_step(self, run: Run) -> None:
         """Add an evaluation batch."""
-        if _is_user_evaluation(run):
+        if is_user_evaluation(run):
             return
         if self.evaluation.given is None:
             self.evaluation.add(run, run.outputs[-1], run.sizes[0])
@@ -210,6 +148,10 @@ class Relay(Hook):
         """Report the end of the epoch."""
         self._notify(run.current_epoch, self.logs)
 
+    def on_exception(self, run: Run) -> None:
+        """Leave an evaluation that failed."""
+        self.evaluating = False
+
     def fill(self) -> None:
         """Update the logs of training."""
         self.logs |= {"lr": self._lr, **self.train.values()}
@@ -230,18 +172,18 @@ class Relay(Hook):
         return _as_number(self.train.values().get(name))
 
 
-class Flags(Hook):
+class RequestHook(Hook):
     """Carry out the requests of callbacks, after they were called."""
 
     priority = Priority.NORMAL + 1
 
-    def __init__(self, callbacks: CallbackList, control: TrainerControl, relay: Relay) -> None:
-        self._callbacks, self._control, self._relay = callbacks, control, relay
+    def __init__(self, callbacks: CallbackList, control: TrainerControl, logs: LogsHook) -> None:
+        self._callbacks, self._control, self._logs = callbacks, control, logs
         self.same_on_all_ranks = all(adapted(one, "", {}).same_on_all_ranks for one in callbacks)
 
     def after_val_step(self, run: Run) -> None:
         """Count an evaluation batch after the callbacks."""
-        self._relay.logs["eval_global_step"] += not _is_user_evaluation(run)
+        self._logs.logs["eval_global_step"] += not is_user_evaluation(run)
 
     def after_val(self, run: Run) -> None:
         """Stop if a callback requested it."""
@@ -258,10 +200,10 @@ class Flags(Hook):
         if control.should_evaluate:
             run.request("evaluate")
         if control.should_log:
-            self._relay.fill()
+            self._logs.fill()
             run.request("log")
             for one in self._callbacks:
-                one.log_now(self._relay.logs)
+                one.log_now(self._logs.logs)
         control.should_epoch_stop = control.should_save = False
         control.should_evaluate = control.should_log = False
 
@@ -272,52 +214,7 @@ class Flags(Hook):
             run.stop(self._control.reason)
 
 
-def _is_user_evaluation(run: Run) -> bool:
-    return run.feeder is not None and run.feeder.loader is USER_EVALUATION
-
-
 def _as_number(value: Any) -> float | None:
     if isinstance(value, Tensor):
         return float(value.detach()) if value.numel() == 1 else None
     return value if isinstance(value, float | int) else None
-
-
-class OwnedStep(Step):
-    """A step that calls the overridden methods of a trainer."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner, self.stands_for = owner, type(owner).__name__
-
-    def train(self, run: Run) -> bool | None:
-        """Run an update, or an overridden ``train_step``."""
-        owner = self._owner
-        if not owner.owns("train_step"):
-            return super().train(run)
-        given = owner.train_step(owner.shown, run.engine.place(run.batches[0]))
-        owner.relay.train.given = given = dict(given or {})
-        if not run.outputs:
-            loss = given.get("step_loss")
-            run.add_output(Output(None if loss is None else torch.as_tensor(loss).detach()))
-        return True
-
-    def forward(self, engine: Engine, batch: Any) -> Output:
-        """Run a batch, or an overridden ``compute_loss``."""
-        owner = self._owner
-        if not owner.owns("compute_loss"):
-            return super().forward(engine, batch)
-        inputs = engine.place(batch)
-        loss = owner.compute_loss(owner.shown, inputs)
-        return Output(loss, owner.seen, inputs[-1] if isinstance(inputs, tuple | list) else None)
-
-    def val_forward(self, engine: Engine, batch: Any) -> Output:
-        """Run an evaluation batch, or an overridden ``evaluate_step`` or ``evaluate``."""
-        owner = self._owner
-        by_user = batch is USER_EVALUATION[0]
-        if not by_user and not owner.owns("evaluate_step"):
-            return self.forward(engine, batch)
-        if by_user:
-            given = owner.evaluate(owner.shown, owner.relay.logs)
-        else:
-            given = owner.evaluate_step(owner.shown, engine.place(batch))
-        owner.relay.evaluation.given = dict(given or {})
-        return Output(outputs=given)
