@@ -1,7 +1,10 @@
 """Ranks and layouts."""
 
 import os
+from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from stoker import Layout
 from stoker.core import dist as _dist
@@ -15,16 +18,127 @@ def get_local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", _dist.rank()))
 
 
+def get_num_nodes() -> int:
+    """Return the number of machines."""
+    return max(1, get_world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", get_world_size())))
+
+
 def is_last_process() -> bool:
     """Return whether this is the last rank."""
     return _dist.rank() == _dist.world_size() - 1
 
 
+@dataclass
+class DistUtil:
+    """How the job is split."""
+
+    data_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    device_type: str = "cuda"
+    pipeline_parallel_size: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+        return _dist.world_size()
+
+    def is_data_parallel(self) -> bool:
+        """Return whether ranks read different data."""
+        return self.data_parallel_size > 1
+
+    def is_tensor_model_parallel(self) -> bool:
+        """Return whether layers are split."""
+        return self.tensor_parallel_size > 1
+
+    def is_pipeline_model_parallel(self) -> bool:
+        """Return whether the model is split in stages."""
+        return self.pipeline_parallel_size > 1
+
+    def is_data_model_parallel(self) -> bool:
+        """Return whether both data and layers are split."""
+        return self.is_data_parallel() and self.is_tensor_model_parallel()
+
+
+_current: DistUtil | None = None
+
+
+def setup_dist_util(cfg: Any) -> None:
+    """Use the sizes and the device of a ``train.dist`` section from here on."""
+    global _current  # noqa: PLW0603
+    layout = _layout(cfg, sharded=False)
+    _current = DistUtil(layout.data_ranks, layout.tensor, cfg.get("device_type") or "cuda")
+
+
+def get_dist_util() -> DistUtil:
+    """Return how the job is split: as `setup_dist_util` was told, or else all ranks by data."""
+    return _current or DistUtil(_dist.world_size())
+
+
+def get_data_parallel_rank() -> int:
+    """Return which part of the data this rank reads."""
+    return _dist.rank() // get_dist_util().tensor_parallel_size
+
+
+def get_data_parallel_size() -> int:
+    """Return in how many parts the data is read."""
+    return get_dist_util().data_parallel_size
+
+
+def get_tensor_parallel_size() -> int:
+    """Return on how many ranks a layer is split."""
+    return get_dist_util().tensor_parallel_size
+
+
+def get_pipeline_parallel_size() -> int:
+    """Return the number of pipeline stages."""
+    return get_dist_util().pipeline_parallel_size
+
+
+def broadcast_py_object(obj: Any, src: int = 0) -> Any:
+    """Return the object of rank ``src``."""
+    return _dist.broadcast_object(obj, src)
+
+
+def set_device_type(device_type: str) -> None:
+    """Choose the device: "cuda" if there is one, or "cpu"."""
+    global _current  # noqa: PLW0603
+    _current = get_dist_util()
+    _current.device_type = device_type
+
+
+def device() -> str:
+    """Return the device for an engine."""
+    kind = get_dist_util().device_type
+    return "auto" if kind == "cuda" else kind
+
+
+def convert_to_distributed_default_setting(t: Tensor) -> Tensor:
+    """Return the tensor: the engine places a model."""
+    return t
+
+
+def tensor_to_rank0(tensor: Tensor, device: str = "cuda", to_local: bool = False) -> Tensor:
+    """Return the tensor of this rank."""
+    return tensor
+
+
+def ttol(tensor: Tensor, pure_local: bool = False, device: str = "cuda", ranks: Any = None) -> Any:
+    """Return the tensor of this rank."""
+    return tensor
+
+
+def tton(tensor: Tensor, local_only: bool = False, ranks: Any = None) -> Any:
+    """Return the tensor of this rank as a NumPy array."""
+    return tensor.detach().cpu().numpy()
+
+
 def layout_of(cfg: Any) -> Layout:
     """Return the layout of ``dist`` and ``zero_optimization`` in a ``train`` section."""
-    sizes = cfg["dist"]
-    staged = ("pipeline_num_layers", "custom_pipeline_stage_id")
-    if sizes["pipeline_parallel_size"] > 1 or any(sizes[key] is not None for key in staged):
+    return _layout(cfg["dist"], sharded=cfg["zero_optimization"]["enabled"])
+
+
+def _layout(sizes: Any, *, sharded: bool) -> Layout:
+    if sizes["pipeline_parallel_size"] > 1:
         raise ValueError(
             "train.dist asks for a pipeline, and a model that returns its own losses cannot be cut "
             "into stages: use tensor_parallel_size, or Stoker's Layout(pipeline=…)"
@@ -34,10 +148,10 @@ def layout_of(cfg: Any) -> Layout:
     if data > 1 and data * tensor != available:
         raise ValueError(
             f"train.dist requests {data} (data) x {tensor} (tensor) = {data * tensor} processes, "
-            f"but there are {available}"
+            f"but there are {available}: start as many, or set train.dist.data_parallel_size=1 to "
+            "use those that there are"
         )
     ways = -1 if available > tensor else 1
-    sharded = cfg["zero_optimization"]["enabled"]
     return Layout(
         replicate=1 if sharded else ways, shard=ways if sharded else 1, tensor=tensor
     ).filled(available)

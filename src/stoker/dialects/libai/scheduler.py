@@ -4,86 +4,176 @@ The rate rises from ``warmup_factor`` times itself to where the schedule is afte
 iterations ("linear"), or waits below ("constant"); from there on it is the schedule's.
 """
 
+import logging
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
-from stoker.dialects.rates import schedule
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from stoker.dialects.libai.config import instantiate
+
+_log = logging.getLogger("libai.scheduler")
 
 
-def _warming(name: str, shape: Callable[..., float], *order: str, **own: Any) -> Any:
-    """Return a schedule of ``shape(step, base, max_iter, …)`` with its arguments in order."""
+class FormulaLR(LRScheduler):
+    """A schedule that computes each rate from the iteration and the initial rate alone.
 
-    @wraps(shape)
-    def factor(
-        step: int,
-        base: float,
-        *,
-        max_iter: int,
-        warmup_factor: float,
-        warmup_iter: int,
-        warmup_method: str,
-        **options: Any,
-    ) -> float:
-        if warmup_method not in ("linear", "constant"):
-            raise ValueError(f"warmup_method must be 'linear' or 'constant', got {warmup_method!r}")
-        if not 0 <= warmup_iter <= max_iter:
-            raise ValueError(
-                f"a warmup of {warmup_iter} iterations is too long for a run of {max_iter}"
-            )
+    A formula has no state, so a resumed run has exactly the rates of an uninterrupted one.
+
+    Args:
+        optimizer: The optimizer.
+        rate: Returns the rate for an iteration and an initial rate.
+    """
+
+    def __init__(self, optimizer: Optimizer, rate: Callable[[int, float], float]) -> None:
+        self._rate = rate
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        """Return the rate of each parameter group."""
+        return [self._rate(self.last_epoch, float(base)) for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the iteration and the initial rates."""
+        return {key: one for key, one in super().state_dict().items() if key != "_rate"}
+
+
+def _warming(
+    optimizer: Optimizer,
+    rate: Callable[[int, float], float],
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    warmup_method: str,
+) -> FormulaLR:
+    """Return the schedule ``rate`` with a warmup."""
+    if warmup_method not in ("linear", "constant"):
+        raise ValueError(f"warmup_method must be 'linear' or 'constant', got {warmup_method!r}")
+    if warmup_iter > max_iter:
+        _log.warning(f"the warmup of {warmup_iter} iterations is longer than the run: {max_iter}")
+
+    def warmed(step: int, base: float) -> float:
         if step >= warmup_iter:
-            return shape(step, base, max_iter, **options)
-        done = step / warmup_iter if warmup_method == "linear" else 0.0
-        then = shape(warmup_iter, base, max_iter, **options)
-        return warmup_factor + (then - warmup_factor) * done
+            return rate(step, base)
+        low = base * warmup_factor
+        if warmup_method == "constant":
+            return low
+        return low + (rate(warmup_iter, base) - low) * step / warmup_iter
 
-    common = {"max_iter": ..., "warmup_factor": ..., "warmup_iter": ...}
-    options = {**common, **own, "warmup_method": "linear"}
-    return schedule(name, factor, **{one: options[one] for one in order or options})
-
-
-def _cosine(
-    step: int, base: float, max_iter: int, alpha: float | None = None, eta_min: float = 0.0
-) -> float:
-    """Decay as a cosine to ``alpha`` times the rate, or to ``eta_min``."""
-    low = eta_min / base if alpha is None else alpha
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
+    return FormulaLR(optimizer, warmed)
 
 
-def _steps(step: int, base: float, max_iter: int, step_size: int, gamma: float) -> float:
+def WarmupCosineLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    alpha: float = 0.0,
+    warmup_method: str = "linear",
+) -> FormulaLR:
+    """Decay as a cosine to ``alpha`` times the rate."""
+
+    def rate(step: int, base: float) -> float:
+        return base * (alpha + (1 - alpha) * _cosine(step, max_iter))
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
+
+
+def WarmupCosineAnnealingLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    eta_min: float = 0.0,
+    warmup_method: str = "linear",
+) -> FormulaLR:
+    """Decay as a cosine to ``eta_min``."""
+
+    def rate(step: int, base: float) -> float:
+        return eta_min + (base - eta_min) * _cosine(step, max_iter)
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
+
+
+def _cosine(step: int, max_iter: int) -> float:
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, step / max_iter)))
+
+
+def WarmupStepLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    step_size: int,
+    gamma: float = 0.1,
+    warmup_method: str = "linear",
+) -> FormulaLR:
     """Multiply by ``gamma`` every ``step_size`` iterations."""
-    return float(gamma ** (step // step_size))
+
+    def rate(step: int, base: float) -> float:
+        return float(base * gamma ** (step // step_size))
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
 
 
-def _falls(step: int, base: float, max_iter: int, milestones: Sequence[int], gamma: float) -> float:
+def WarmupMultiStepLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    milestones: Sequence[int],
+    gamma: float = 0.1,
+    warmup_method: str = "linear",
+) -> FormulaLR:
     """Multiply by ``gamma`` at each milestone."""
     if list(milestones) != sorted(milestones):
         raise ValueError(f"milestones must increase, got {list(milestones)}")
-    return float(gamma ** bisect_right(milestones, step))
+
+    def rate(step: int, base: float) -> float:
+        return float(base * gamma ** bisect_right(milestones, step))
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
 
 
-def _power(
-    step: int, base: float, max_iter: int, end_learning_rate: float, power: float, cycle: bool
-) -> float:
-    """Decay polynomially; with ``cycle``, repeat after ``max_iter``."""
-    low = end_learning_rate / base
-    total = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
-    return low + (1 - low) * float((1 - min(1.0, step / total)) ** power)
-
-
-def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
+def WarmupExponentialLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    gamma: float,
+    warmup_factor: float,
+    warmup_iter: int,
+    warmup_method: str = "linear",
+) -> FormulaLR:
     """Multiply by ``gamma`` every iteration."""
-    return float(gamma**step)
+
+    def rate(step: int, base: float) -> float:
+        return float(base * gamma**step)
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
 
 
-WarmupCosineLR = _warming("WarmupCosineLR", _cosine, alpha=0.0)
-WarmupCosineAnnealingLR = _warming("WarmupCosineAnnealingLR", _cosine, eta_min=0.0)
-WarmupStepLR = _warming("WarmupStepLR", _steps, step_size=..., gamma=0.1)
-WarmupMultiStepLR = _warming("WarmupMultiStepLR", _falls, milestones=..., gamma=0.1)
-WarmupPolynomialLR = _warming(
-    "WarmupPolynomialLR", _power, end_learning_rate=0.0001, power=1.0, cycle=False
-)
-_ORDER = ("max_iter", "gamma", "warmup_factor", "warmup_iter", "warmup_method")
-WarmupExponentialLR = _warming("WarmupExponentialLR", _exponential, *_ORDER, gamma=...)
+def WarmupPolynomialLR(  # noqa: N802
+    optimizer: Optimizer,
+    max_iter: int,
+    warmup_factor: float,
+    warmup_iter: int,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+    warmup_method: str = "linear",
+) -> FormulaLR:
+    """Decay polynomially to ``end_learning_rate``; with ``cycle``, repeat after ``max_iter``."""
+
+    def rate(step: int, base: float) -> float:
+        total = max_iter * max(1, math.ceil(step / max_iter)) if cycle else max_iter
+        left = 1 - min(step, total) / total
+        return float((base - end_learning_rate) * left**power + end_learning_rate)
+
+    return _warming(optimizer, rate, max_iter, warmup_factor, warmup_iter, warmup_method)
+
+
+def build_lr_scheduler(cfg: Any, optimizer: Optimizer) -> Any:
+    """Build the scheduler that a config describes."""
+    return instantiate(cfg, optimizer=optimizer)
