@@ -2,47 +2,26 @@
 
 from stoker.dialects.aliases import arrange
 
-arrange(
-    __name__,
-    {
-        "config": "config lazy",
-        "config.arguments": "config",
-        "config.config": "config",
-        "config.instantiate": "config",
-        "config.lazy": "lazy",
-        "data": "data",
-        "data.build": "data",
-        "data.samplers": "data",
-        "data.samplers.samplers": "data",
-        "data.structures": "data",
-        "engine": "default trainer",
-        "engine.default": "default",
-        "engine.hooks": "hooks",
-        "engine.trainer": "trainer",
-        "evaluation": "evaluation",
-        "evaluation.bleu_evaluator": "evaluation",
-        "evaluation.cls_evaluator": "evaluation",
-        "evaluation.evaluator": "evaluation",
-        "evaluation.ppl_evaluator": "evaluation",
-        "evaluation.reg_evaluator": "evaluation",
-        "evaluation.utils": "evaluation",
-        "models": "models",
-        "models.build": "models",
-        "models.utils": "models",
-        "models.utils.graph_base": "models",
-        "optim": "optim",
-        "optim.build": "optim",
-        "scheduler": "scheduler",
-        "scheduler.build": "scheduler",
-        "scheduler.lr_scheduler": "scheduler",
-        "tokenizer": "models",
-        "tokenizer.build": "models",
-        "utils": "",
-        "utils.checkpoint": "checkpoint",
-        "utils.distributed": "distributed",
-        "utils.events": "events",
-        "utils.file_io": "file_io",
-        "utils.history_buffer": "events",
-        "utils.logger": "logger",
-    },
-)
+_MODULES = {
+    "config": "config.arguments config.config config.instantiate",
+    "lazy": "config.lazy",
+    "data": "data.build data.samplers data.samplers.samplers data.structures",
+    "default": "engine.default",
+    "hooks": "engine.hooks",
+    "trainer": "engine.trainer",
+    "evaluation": """evaluation.bleu_evaluator evaluation.cls_evaluator evaluation.evaluator
+        evaluation.ppl_evaluator evaluation.reg_evaluator evaluation.utils""",
+    "models": "models.build models.utils models.utils.graph_base tokenizer tokenizer.build",
+    "optim": "optim.build",
+    "scheduler": "scheduler.build scheduler.lr_scheduler",
+    "checkpoint": "utils.checkpoint",
+    "distributed": "utils.distributed",
+    "events": "utils.events utils.history_buffer",
+    "file_io": "utils.file_io",
+    "logger": "utils.logger",
+}
+"""For each module of the dialect those of LiBai whose names it has."""
+
+_PACKAGES = {"config": "config lazy", "engine": "default trainer", "utils": ""}
+_SAME = {old: home for home, names in _MODULES.items() for old in names.split()}
+arrange(__name__, {**_PACKAGES, **_SAME})

@@ -29,6 +29,11 @@ class DistTensorData:
     sbp_list: list[str] = field(default_factory=lambda: ["split_0", "broadcast"])
     placement_idx: int = 0
 
+    @property
+    def described(self) -> str:
+        """What samples of a batch have in common."""
+        return f"shape {list(self.tensor.shape)} of {self.sbp_list} at {self.placement_idx}"
+
     def to_global(
         self, sbp: Any = None, placement: Any = None, device_type: str | None = None
     ) -> None:
@@ -36,7 +41,7 @@ class DistTensorData:
 
     @staticmethod
     def stack(distTensor_lists: Sequence["DistTensorData"]) -> "DistTensorData":  # noqa: N803
-        """Stack the tensors of several samples, which must be alike."""
+        """Stack the tensors of several samples of one shape."""
         first = distTensor_lists[0]
         for one in distTensor_lists:
             if not isinstance(one.tensor, Tensor):
@@ -44,14 +49,8 @@ class DistTensorData:
                     f"DistTensorData.tensor is a {type(one.tensor).__name__}, expected a tensor: "
                     "check what __getitem__ of the dataset returns"
                 )
-            for name, value in (
-                ("shape", one.tensor.shape),
-                ("sbp_list", one.sbp_list),
-                ("placement_idx", one.placement_idx),
-            ):
-                expected = first.tensor.shape if name == "shape" else getattr(first, name)
-                if value != expected:
-                    raise ValueError(f"samples differ in {name}: {value} and {expected}")
+            if one.described != first.described:
+                raise ValueError(f"samples differ: {one.described} and {first.described}")
         tensors = torch.stack([one.tensor for one in distTensor_lists])
         return DistTensorData(tensors, first.sbp_list, first.placement_idx)
 
@@ -260,18 +259,10 @@ def build_image_train_loader(
 ) -> tuple[Any, None, None]:
     """Return a loader that reads the data again and again, and None for validation and test.
 
-    Args:
-        dataset: A dataset, a node, or a list of them.
-        train_batch_size: The samples of a batch on each rank.
-        test_batch_size: Not used.
-        sampler: A node for the batches of indices; `CyclicSampler` with ``shuffle=True``.
-        num_workers: See `torch.utils.data.DataLoader`.
-        consumed_samples: How many samples to skip.
-        seed: The seed of the order.
-        collate_fn: Makes a batch; `trivial_batch_collator` by default.
-        dataset_mixer: Joins several datasets.
-        mixup_func: A node or a function, which `get_batch` applies to images and labels.
-        kwargs: Further arguments of the loader.
+    ``dataset`` is a dataset, a node, or a list of them, which ``dataset_mixer`` joins. ``sampler``
+    is a node, `CyclicSampler` by default. ``mixup_func``, a node or a function, is applied to
+    images and labels by `get_batch`. ``test_batch_size`` is not used; other arguments are those of
+    a `torch.utils.data.DataLoader`.
     """
     node = (LazyCall(CyclicSampler)(shuffle=True) if sampler is None else sampler).copy()
     data = _mixed(dataset, dataset_mixer)
@@ -287,11 +278,7 @@ def build_image_train_loader(
     return loader, None, None
 
 
-def build_nlp_train_loader(
-    dataset: Any, train_batch_size: int, *args: Any, **kwargs: Any
-) -> tuple[Any, None, None]:
-    """Return a loader as `build_image_train_loader` does."""
-    return build_image_train_loader(dataset, train_batch_size, *args, **kwargs)
+build_nlp_train_loader = build_image_train_loader
 
 
 def build_image_test_loader(
@@ -335,21 +322,9 @@ def build_nlp_train_val_test_loader(
 ) -> tuple[Any, Any, Any]:
     """Split the documents of text datasets in three, and return a loader for each part.
 
-    Args:
-        dataset: A node of a dataset, or several. Its ``indexed_dataset`` has the documents
-            (``get_doc_idx``, ``set_doc_idx``), and ``max_num_samples`` limits its length.
-        splits: For each dataset the shares of training, validation and test.
-        weights: Not used, as in LiBai.
-        train_val_test_num_samples: The ``max_num_samples`` of the three parts.
-        train_batch_size: The samples of a training batch on each rank.
-        test_batch_size: The same for the other two.
-        train_sampler: See `build_image_train_loader`.
-        test_sampler: See `build_image_test_loader`.
-        num_workers: See `torch.utils.data.DataLoader`.
-        consumed_samples: How many samples to skip.
-        seed: The seed of the order.
-        collate_fn: Makes a batch; `trivial_batch_collator` by default.
-        dataset_mixer: Joins several datasets.
+    ``dataset`` is a node or a list of them. Its ``indexed_dataset`` has the documents, of which
+    ``splits`` gives the shares of training, validation and test; its ``max_num_samples`` becomes
+    the one of each part in ``train_val_test_num_samples``. ``weights`` are not used, as in LiBai.
     """
     nodes = list(dataset) if isinstance(dataset, list | ListConfig) else [dataset]
     if not len(nodes) == len(splits) == len(weights):

@@ -30,48 +30,27 @@ def is_last_process() -> bool:
 
 @dataclass
 class DistUtil:
-    """How the job is split."""
+    """How the job is split; Stoker's dialect has no pipelines."""
 
     data_parallel_size: int = 1
     tensor_parallel_size: int = 1
     device_type: str = "cuda"
     pipeline_parallel_size: int = 1
 
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        return _dist.world_size()
 
-    def is_data_parallel(self) -> bool:
-        """Return whether ranks read different data."""
-        return self.data_parallel_size > 1
-
-    def is_tensor_model_parallel(self) -> bool:
-        """Return whether layers are split."""
-        return self.tensor_parallel_size > 1
-
-    def is_pipeline_model_parallel(self) -> bool:
-        """Return whether the model is split in stages."""
-        return self.pipeline_parallel_size > 1
-
-    def is_data_model_parallel(self) -> bool:
-        """Return whether both data and layers are split."""
-        return self.is_data_parallel() and self.is_tensor_model_parallel()
-
-
-_current: DistUtil | None = None
+_current: list[DistUtil] = []
 
 
 def setup_dist_util(cfg: Any) -> None:
     """Use the sizes and the device of a ``train.dist`` section from here on."""
-    global _current  # noqa: PLW0603
     layout = _layout(cfg, sharded=False)
-    _current = DistUtil(layout.data_ranks, layout.tensor, cfg.get("device_type") or "cuda")
+    kind = cfg.get("device_type") or "cuda"
+    _current[:] = [DistUtil(layout.data_ranks, layout.tensor, kind)]
 
 
 def get_dist_util() -> DistUtil:
-    """Return how the job is split: as `setup_dist_util` was told, or else all ranks by data."""
-    return _current or DistUtil(_dist.world_size())
+    """Return how the job is split: as `setup_dist_util` has set, or else all ranks by data."""
+    return _current[0] if _current else DistUtil(_dist.world_size())
 
 
 def get_data_parallel_rank() -> int:
@@ -99,13 +78,6 @@ def broadcast_py_object(obj: Any, src: int = 0) -> Any:
     return _dist.broadcast_object(obj, src)
 
 
-def set_device_type(device_type: str) -> None:
-    """Choose the device: "cuda" if there is one, or "cpu"."""
-    global _current  # noqa: PLW0603
-    _current = get_dist_util()
-    _current.device_type = device_type
-
-
 def device() -> str:
     """Return the device for an engine."""
     kind = get_dist_util().device_type
@@ -115,21 +87,6 @@ def device() -> str:
 def convert_to_distributed_default_setting(t: Tensor) -> Tensor:
     """Return the tensor: the engine places a model."""
     return t
-
-
-def tensor_to_rank0(tensor: Tensor, device: str = "cuda", to_local: bool = False) -> Tensor:
-    """Return the tensor of this rank."""
-    return tensor
-
-
-def ttol(tensor: Tensor, pure_local: bool = False, device: str = "cuda", ranks: Any = None) -> Any:
-    """Return the tensor of this rank."""
-    return tensor
-
-
-def tton(tensor: Tensor, local_only: bool = False, ranks: Any = None) -> Any:
-    """Return the tensor of this rank as a NumPy array."""
-    return tensor.detach().cpu().numpy()
 
 
 def layout_of(cfg: Any) -> Layout:

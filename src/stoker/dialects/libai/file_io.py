@@ -1,16 +1,15 @@
 """Paths and files by prefix: local files, and handlers that a script registers."""
 
+import builtins
 import logging
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from stoker.core.errors import UnsupportedURLError
 
 _log = logging.getLogger("libai.file_io")
-_OPEN = ("buffering", "encoding", "errors", "newline", "closefd", "opener")
 
 
 class LazyPath(os.PathLike[str]):
@@ -21,8 +20,7 @@ class LazyPath(os.PathLike[str]):
         self._value: str | None = None
 
     def __fspath__(self) -> str:
-        if self._value is None:
-            self._value = self._func()
+        self._value = self._value or self._func()
         return self._value
 
     def __getattr__(self, name: str) -> Any:
@@ -30,28 +28,20 @@ class LazyPath(os.PathLike[str]):
             raise AttributeError(f"the path is not computed yet, so that it has no {name!r}")
         return getattr(self._value, name)
 
-    def __getitem__(self, key: Any) -> str:
+    def __getitem__(self, key: Any) -> Any:
         if self._value is None:
             raise TypeError("the path is not computed yet: call os.fspath first")
         return self._value[key]
-
-    def __str__(self) -> str:
-        return super().__str__() if self._value is None else self._value
 
 
 class PathHandler:
     """The base of handlers for paths with a prefix, such as "s3://".
 
-    A subclass overrides `_get_supported_prefixes` and the operations that it has; each takes a path
-    and further arguments.
+    A subclass has `_get_supported_prefixes`, and the operations of `PathManagerBase` with an
+    underscore in front: `_open`, `_exists` and so on, which take a path and further arguments.
     """
 
     _strict_kwargs_check = True
-
-    def __init__(self, async_executor: Any = None) -> None:
-        self._non_blocking_io_manager = None
-        self._non_blocking_io_executor = async_executor
-        self._cwd: str | None = None
 
     def _get_supported_prefixes(self) -> list[str]:
         raise NotImplementedError(f"{type(self).__name__} has no _get_supported_prefixes(self)")
@@ -64,88 +54,66 @@ class PathHandler:
             _log.warning(f"the argument {name}={value!r} is ignored")
 
 
+def _new(function: Callable[[str, str], Any]) -> Callable[..., bool]:
+    """Return an operation that makes its second path, which must not exist yet."""
+
+    def make(source: str, target: str, overwrite: bool = False) -> bool:
+        if os.path.lexists(target) and not overwrite:
+            _log.error(f"'{target}' exists already")
+            return False
+        function(source, target)
+        return True
+
+    return make
+
+
+def _opena(path: str, mode: str = "r", **kwargs: Any) -> Any:
+    """Open a file to write; everything is written when it is closed."""
+    if not set(mode) <= set("wab"):
+        raise ValueError(f"opena writes: mode must be of 'w', 'a' and 'b', got {mode!r}")
+    return builtins.open(path, mode, **kwargs)
+
+
+_OPEN = "mode buffering encoding errors newline closefd opener"
+_LOCAL: dict[str, tuple[Callable[..., Any], int, str]] = {
+    "open": (builtins.open, 1, _OPEN),
+    "opena": (_opena, 1, _OPEN),
+    "get_local_path": (lambda path, force=False: path, 1, "force"),
+    "exists": (os.path.exists, 1, ""),
+    "isfile": (os.path.isfile, 1, ""),
+    "isdir": (os.path.isdir, 1, ""),
+    "ls": (os.listdir, 1, ""),
+    "mkdirs": (lambda path: os.makedirs(path, exist_ok=True), 1, ""),
+    "rm": (os.remove, 1, ""),
+    "copy": (_new(shutil.copyfile), 2, "overwrite"),
+    "copy_from_local": (_new(shutil.copyfile), 2, "overwrite"),
+    "mv": (_new(shutil.move), 2, ""),
+    "symlink": (_new(os.symlink), 2, ""),
+}
+"""For each operation on local files: the function, its number of paths, and its arguments."""
+
+
 class NativePathHandler(PathHandler):
     """Local files."""
+
+    def __init__(self, async_executor: Any = None) -> None:
+        self._cwd: str | None = None
 
     def _get_path_with_cwd(self, path: Any) -> str:
         return os.path.normpath(os.path.join(self._cwd or "", os.fspath(path)))
 
-    def _local(self, path: Any, kwargs: dict[str, Any]) -> str:
-        self._check_kwargs(kwargs)
-        return self._get_path_with_cwd(path)
+    def __getattr__(self, name: str) -> Any:
+        if name.removeprefix("_") not in _LOCAL:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        function, count, options = _LOCAL[name.removeprefix("_")]
 
-    def _open(self, path: Any, mode: str = "r", **kwargs: Any) -> IO[Any]:
-        options = {name: kwargs.pop(name) for name in _OPEN if name in kwargs}
-        return open(self._local(path, kwargs), mode, **options)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
+            self._check_kwargs(kwargs)
+            paths = [self._get_path_with_cwd(path) for path in args[:count]]
+            return function(*paths, *args[count:], **known)
 
-    def _opena(
-        self,
-        path: Any,
-        mode: str = "r",
-        callback_after_file_close: Callable[[], None] | None = None,
-        **kwargs: Any,
-    ) -> IO[Any]:
-        if not set(mode) <= set("wab"):
-            raise ValueError(f"opena writes: mode must be of 'w', 'a' and 'b', got {mode!r}")
-        file = self._open(path, mode, **kwargs)
-        if callback_after_file_close is not None:
-            close = file.close
-
-            def closed() -> None:
-                already = file.closed
-                close()
-                if not already:
-                    callback_after_file_close()
-
-            file.close = closed  # type: ignore[method-assign]
-        return file
-
-    def _get_local_path(self, path: Any, force: bool = False, **kwargs: Any) -> str:
-        return self._local(path, kwargs)
-
-    def _copy(self, src_path: Any, dst_path: Any, overwrite: bool = False, **kwargs: Any) -> bool:
-        target = self._local(dst_path, kwargs)
-        if os.path.exists(target) and not overwrite:
-            _log.error(f"'{target}' exists already: pass overwrite=True")
-            return False
-        shutil.copyfile(self._get_path_with_cwd(src_path), target)
-        return True
-
-    _copy_from_local = _copy
-
-    def _mv(self, src_path: Any, dst_path: Any, **kwargs: Any) -> bool:
-        target = self._local(dst_path, kwargs)
-        if os.path.exists(target):
-            _log.error(f"'{target}' exists already")
-            return False
-        shutil.move(self._get_path_with_cwd(src_path), target)
-        return True
-
-    def _exists(self, path: Any, **kwargs: Any) -> bool:
-        return os.path.exists(self._local(path, kwargs))
-
-    def _isfile(self, path: Any, **kwargs: Any) -> bool:
-        return os.path.isfile(self._local(path, kwargs))
-
-    def _isdir(self, path: Any, **kwargs: Any) -> bool:
-        return os.path.isdir(self._local(path, kwargs))
-
-    def _ls(self, path: Any, **kwargs: Any) -> list[str]:
-        return os.listdir(self._local(path, kwargs))
-
-    def _mkdirs(self, path: Any, **kwargs: Any) -> None:
-        Path(self._local(path, kwargs)).mkdir(parents=True, exist_ok=True)
-
-    def _rm(self, path: Any, **kwargs: Any) -> None:
-        Path(self._local(path, kwargs)).unlink()
-
-    def _symlink(self, src_path: Any, dst_path: Any, **kwargs: Any) -> bool:
-        target = Path(self._local(dst_path, kwargs))
-        if target.exists():
-            _log.error(f"'{target}' exists already")
-            return False
-        target.symlink_to(self._get_path_with_cwd(src_path))
-        return True
+        return call
 
     def _set_cwd(self, path: str | None, **kwargs: Any) -> bool:
         self._check_kwargs(kwargs)
@@ -155,49 +123,31 @@ class NativePathHandler(PathHandler):
         return True
 
 
-def _operation(name: str, paths: int = 1) -> Any:
-    """Return a method that calls the handler of the path; two paths must have the same one."""
-
-    def call(self: "PathManagerBase", *args: Any, **kwargs: Any) -> Any:
-        handlers = [self._handler_of(path) for path in args[:paths]] or [self._native_path_handler]
-        if any(handler is not handlers[0] for handler in handlers):
-            raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
-        if not hasattr(handlers[0], f"_{name}"):
-            raise NotImplementedError(f"{type(handlers[0]).__name__} has no _{name}")
-        return getattr(handlers[0], f"_{name}")(*args, **kwargs)
-
-    call.__name__, call.__doc__ = name, f"Call ``_{name}`` of the handler of the path."
-    return call
-
-
 class PathManagerBase:
-    """File operations for local paths, and for those of registered handlers."""
+    """File operations for local paths, and for those of registered handlers.
+
+    They are ``open``, ``opena``, ``copy``, ``copy_from_local``, ``mv``, ``symlink``, ``exists``,
+    ``isfile``, ``isdir``, ``ls``, ``mkdirs``, ``rm`` and ``get_local_path``.
+    """
 
     def __init__(self) -> None:
         self._path_handlers: dict[str, PathHandler] = {}
-        self._native_path_handler: PathHandler = NativePathHandler()
+        self._native_path_handler: Any = NativePathHandler()
         self._async_handlers: set[PathHandler] = set()
 
-    open = _operation("open")
-    opena = _operation("opena")
-    copy = _operation("copy", paths=2)
-    mv = _operation("mv", paths=2)
-    symlink = _operation("symlink", paths=2)
-    get_local_path = _operation("get_local_path")
-    exists = _operation("exists")
-    isfile = _operation("isfile")
-    isdir = _operation("isdir")
-    ls = _operation("ls")
-    mkdirs = _operation("mkdirs")
-    rm = _operation("rm")
-    set_cwd = _operation("set_cwd", paths=0)
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOCAL:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
-    def copy_from_local(self, local_path: Any, dst_path: Any, **kwargs: Any) -> Any:
-        """Copy a local file to a path of any handler."""
-        handler: Any = self._handler_of(dst_path)
-        return handler._copy_from_local(local_path, dst_path, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            handlers = [self._handler_of(path) for path in args[: _LOCAL[name][1]]]
+            if name != "copy_from_local" and any(one is not handlers[0] for one in handlers):
+                raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
+            return getattr(handlers[-1], f"_{name}")(*args, **kwargs)
 
-    def _handler_of(self, path: Any) -> PathHandler:
+        return call
+
+    def _handler_of(self, path: Any) -> Any:
         text = os.fspath(path)
         for prefix in sorted(self._path_handlers, reverse=True):  # the longest first
             if text.startswith(prefix):
@@ -208,15 +158,14 @@ class PathManagerBase:
             )
         return self._native_path_handler
 
+    def set_cwd(self, path: str | None, **kwargs: Any) -> bool:
+        """Resolve relative local paths from this folder, or from the current one if None."""
+        return bool(self._native_path_handler._set_cwd(path, **kwargs))
+
     def register_handler(self, handler: PathHandler, allow_override: bool = False) -> None:
         """Use a handler for the paths with its prefixes."""
         if not isinstance(handler, PathHandler):
             raise TypeError(f"{handler!r} is a {type(handler).__name__}, expected a PathHandler")
-        if isinstance(handler, NativePathHandler):
-            if not allow_override:
-                raise ValueError("local paths have a handler already: pass allow_override=True")
-            self._native_path_handler = handler
-            return
         for prefix in handler._get_supported_prefixes():
             if prefix in self._path_handlers and not allow_override:
                 raise KeyError(f"'{prefix}' has a handler already: pass allow_override=True")
@@ -237,11 +186,10 @@ class PathManagerBase:
 class PathManagerFactory:
     """Path managers by name."""
 
-    GLOBAL_PATH_MANAGER = "global_path_manager"
     pm_list: ClassVar[dict[str, PathManagerBase]] = {}
 
     @staticmethod
-    def get(key: str = GLOBAL_PATH_MANAGER) -> PathManagerBase:
+    def get(key: str = "global_path_manager") -> PathManagerBase:
         """Return the manager of this name, a new one the first time."""
         return PathManagerFactory.pm_list.setdefault(key, PathManagerBase())
 

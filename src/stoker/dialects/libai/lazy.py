@@ -127,12 +127,9 @@ class LazyConfig:
         the config is beside it.
         """
         tree = _named(OmegaConf.to_container(cfg, resolve=False))
-        options: Any = {"default_flow_style": None, "allow_unicode": True, "width": 9999}
-        try:
-            text = yaml.safe_dump(tree, **options)
-        except yaml.YAMLError:
-            text = yaml.safe_dump(_shown_objects(tree), **options)
-            _log.warning(f"'{filename}' cannot be loaded again: the config has {_objects(tree)}")
+        text, objects = _dumped(tree)
+        if objects:
+            _log.warning(f"'{filename}' cannot be loaded again: the config has {objects[0]}")
             _pickle(cfg, Path(f"{filename}.pkl"))
         write_atomic(Path(filename), text)
 
@@ -183,8 +180,8 @@ def _import(
     folder = Path(names["__file__"]).parents[level - 1]
     path = folder.joinpath(*name.split(".")).with_suffix(".py")
     if not path.is_file():
-        asked = f"from {'.' * level}{name} import {', '.join(fromlist)}"
-        raise ImportError(f"'{names['__file__']}': '{asked}' needs a file '{path}'")
+        statement = f"from {'.' * level}{name} import {', '.join(fromlist)}"
+        raise ImportError(f"'{names['__file__']}': '{statement}' needs a file '{path}'")
     module = _executed(path)
     for one in fromlist or ():
         if hasattr(module, one):
@@ -262,27 +259,18 @@ def target_name(target: Any) -> Any:
     return name_of(target) if hasattr(target, "__qualname__") else target
 
 
-def _shown_objects(value: Any) -> Any:
-    """Return a plain tree with objects as text."""
-    if isinstance(value, dict):
-        return {key: _shown_objects(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_shown_objects(one) for one in value]
-    return value if _is_plain(value) else repr(value)
+def _dumped(tree: Any) -> tuple[str, list[str]]:
+    """Return a tree as YAML, and the objects in it, which are only shown."""
+    objects: list[str] = []
 
+    class Dumper(yaml.SafeDumper):
+        def show(self, value: Any) -> Any:
+            objects.append(repr(value))
+            return self.represent_str(objects[-1])
 
-def _is_plain(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def _objects(value: Any) -> str:
-    """Return the first object in a tree that YAML cannot express."""
-    children = value.values() if isinstance(value, dict) else value
-    for one in children:
-        found = _objects(one) if isinstance(one, dict | list) else "" if _is_plain(one) else one
-        if found != "":
-            return found if isinstance(found, str) else repr(found)
-    return ""
+    Dumper.add_multi_representer(object, Dumper.show)
+    text = yaml.dump(tree, Dumper=Dumper, default_flow_style=None, allow_unicode=True, width=9999)
+    return text, objects
 
 
 def _pickle(cfg: Any, path: Path) -> None:

@@ -22,7 +22,7 @@ class GraphBase:
         lr_scheduler: The scheduler of the optimizer; a hook steps it.
         is_train: Whether the graph trains the model, or only evaluates it.
         backend: The backend of `torch.compile`.
-        options: What LiBai's graphs are told and the trainer knows from the config: ``fp16``,
+        options: What LiBai's graphs take and the trainer knows from the config: ``fp16``,
             ``activation_checkpoint``, ``grad_acc_steps``, ``zero_optim``, ``zero_stage``,
             ``auto_parallel_conf``, ``global_mode``, ``device``.
     """

@@ -67,7 +67,7 @@ def runs_itself(inner: Any) -> bool:
 
 
 @contextmanager
-def lent(inner: Any, engine: Engine) -> Iterator[None]:
+def through_engine(inner: Any, engine: Engine) -> Iterator[None]:
     """Let a trainer and its graph use the model and the optimizer through the engine inside."""
     owners = [inner, getattr(inner, "graph", None)] if runs_itself(inner) else []
     given = [
@@ -98,14 +98,14 @@ def _changes_calls(engine: Engine) -> bool:
     )
 
 
-class _Lent:
+class _Proxy:
     """Stands for an object of a trainer; what it does not define is that of the object."""
 
     def __init__(self, engine: Engine, thing: Any) -> None:
         self.__dict__.update(_engine=engine, _thing=thing)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return type(self._thing)
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +115,7 @@ class _Lent:
         setattr(self._thing, name, value)
 
 
-class Optimizer(_Lent):
+class Optimizer(_Proxy):
     """The optimizer for a ``run_step`` that updates the weights itself.
 
     ``step`` clips gradients and performs the update of the engine; ``clip_grad`` does nothing.
@@ -143,7 +143,7 @@ class Optimizer(_Lent):
         return loss
 
 
-class Model(_Lent):
+class Model(_Proxy):
     """The model for such a ``run_step``: calls go through the engine."""
 
     def __init__(self, engine: Engine) -> None:

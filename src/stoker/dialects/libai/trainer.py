@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stoker import Engine, Hook, Run, Trainer
 from stoker.dialects.libai.adapter import Clock, RunStep, adapted, apply, by_name, call
 from stoker.dialects.libai.events import EventStorage, get_event_storage
-from stoker.dialects.libai.parts import engine_of, lent, runs_itself
+from stoker.dialects.libai.parts import engine_of, runs_itself, through_engine
 from stoker.hooks import Checkpoint, Write
 
 _log = logging.getLogger("libai.trainer")
@@ -70,7 +70,7 @@ class TrainerBase:
         inner = self.inner()
         engine = engine_of(inner, self.engine_options())
         trainer = self._stoker(inner, engine, start_iter)
-        with lent(inner, engine):
+        with through_engine(inner, engine):
             trainer.fit(self._loader(inner), max_steps=max_iter, resume=self.resume())
 
     def before_train(self) -> None:
