@@ -1,5 +1,7 @@
 """A small LiBai project on real data, and what ranks do with it."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -41,10 +43,10 @@ class Digits(Dataset):
 class Net(nn.Module):
     """Losses while it trains, scores when it is evaluated."""
 
-    def __init__(self, hidden: int = 16) -> None:
+    def __init__(self, hidden: int = 16, dropout: float = 0.1) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(64, hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 10)
+            nn.Linear(64, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 10)
         )
 
     def forward(self, images, labels=None):
@@ -238,3 +240,11 @@ def my_trainer_in_ranks(folder):
     trainer = MyTrainer(cfg)
     trainer.train()
     return {name: one.clone() for name, one in trainer.model.state_dict().items()}
+
+
+def printed_in_ranks(folder):
+    """What a rank prints while it trains, and its seed."""
+    text, seeds = io.StringIO(), Seeds()
+    with contextlib.redirect_stdout(text):
+        trained(config(folder, train_micro_batch_size=8, train_iter=8), seeds)
+    return text.getvalue(), *seeds.seeds

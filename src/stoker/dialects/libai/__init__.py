@@ -2,20 +2,26 @@
 
 from stoker.dialects.aliases import arrange
 
-arrange(
-    __name__,
-    {
-        "config.arguments": "config",
-        "config.config": "config",
-        "config.lazy": "config",
-        "engine": "default trainer",
-        "engine.default": "default",
-        "engine.hooks": "hooks",
-        "engine.trainer": "trainer",
-        "utils": "",
-        "utils.checkpoint": "checkpoint",
-        "utils.distributed": "distributed",
-        "utils.events": "events",
-        "utils.logger": "logger",
-    },
-)
+_MODULES = {
+    "config": "config.arguments config.config config.instantiate",
+    "lazy": "config.lazy",
+    "data": "data.build data.samplers data.samplers.samplers data.structures",
+    "default": "engine.default",
+    "hooks": "engine.hooks",
+    "trainer": "engine.trainer",
+    "evaluation": """evaluation.bleu_evaluator evaluation.cls_evaluator evaluation.evaluator
+        evaluation.ppl_evaluator evaluation.reg_evaluator evaluation.utils""",
+    "models": "models.build models.utils models.utils.graph_base tokenizer tokenizer.build",
+    "optim": "optim.build",
+    "scheduler": "scheduler.build scheduler.lr_scheduler",
+    "checkpoint": "utils.checkpoint",
+    "distributed": "utils.distributed",
+    "events": "utils.events utils.history_buffer",
+    "file_io": "utils.file_io",
+    "logger": "utils.logger",
+}
+"""For each module of the dialect those of LiBai whose names it has."""
+
+_PACKAGES = {"config": "config lazy", "engine": "default trainer", "utils": ""}
+_SAME = {old: home for home, names in _MODULES.items() for old in names.split()}
+arrange(__name__, {**_PACKAGES, **_SAME})

@@ -1,14 +1,17 @@
 """Run the hooks and steps of LiBai in a Stoker run."""
 
 import logging
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from inspect import Parameter, signature
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor
 
 from stoker import Engine, Hook, Output, Run, Step
 from stoker.core import dist
+from stoker.core.tree import concatenate
 from stoker.dialects.adapter import Adapter, overridden, with_names
 from stoker.hooks import Write
 
@@ -16,17 +19,30 @@ _log = logging.getLogger("libai.trainer")
 _POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
-def adapted(hooks: Iterable[Any], base: type) -> list[Hook]:
-    """Return LiBai and Stoker hooks as Stoker hooks."""
+def adapted(hooks: Iterable[Any], base: type, trainer: Any, trainer_base: type) -> list[Hook]:
+    """Return LiBai and Stoker hooks as Stoker hooks.
+
+    At a point that the trainer overrides, its method is called, and calls the hooks.
+    """
+    own = overridden(trainer, trainer_base, _POINTS)
     found: list[Hook] = []
+    if own:
+        found.append(one := Adapter(None, type(trainer).__name__, same_on_all_ranks=True))
+        for point in own:
+            one.place(point, point, _on(weakref.proxy(trainer), point))
     for hook, name in with_names(hooks):
         if isinstance(hook, Hook):
             found.append(hook)
             continue
         found.append(one := Adapter(hook, name, same_on_all_ranks=True))
         for point in overridden(hook, base, _POINTS):
-            one.place(point, point, _without_run(getattr(hook, point)))
+            if point not in own:
+                one.place(point, point, _without_run(getattr(hook, point)))
     return found
+
+
+def _on(trainer: Any, point: str) -> Any:
+    return lambda run: getattr(trainer, point)()
 
 
 def _without_run(call: Any) -> Any:
@@ -105,49 +121,10 @@ class Window:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def clear(self) -> None:
-        """Return whether all batches are used."""
-        self._batches.clear()
-
-
-class Optimizer:
-    """The optimizer for a ``run_step`` that updates the weights itself.
-
-    ``step`` clips gradients and performs the update of the engine; ``clip_grad`` does nothing.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.zero_grad = engine.zero_grad
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine.optimizer, name)
-
-    def clip_grad(self) -> None:
-        """Do nothing; `step` clips."""
-
-    def step(self) -> None:
-        """Clip gradients and update the parameters."""
-        if self._engine.scaler is not None:
-            raise RuntimeError(
-                "run_step calls backward() itself, and amp.enabled scales losses before that: "
-                "leave one of them out"
-            )
-        self._engine.update()
-
-
-class Model:
-    """The model for such a ``run_step``: calls go through the engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine.model, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of the model."""
-        return self._engine(*args, **kwargs)
+    def take(self) -> list[Any]:
+        """Return all remaining batches."""
+        taken, self._batches = self._batches, []
+        return taken
 
 
 class RunStep(Step):
@@ -174,19 +151,28 @@ class RunStep(Step):
             if len(self._window) in (0, left):
                 return self._updated
 
-    def run_window(self, get_batch: Any, device: str) -> None:
+    @property
+    def data_time(self) -> float:
+        """The seconds that the iteration has waited for its data."""
+        return float(self._trainer.data_time)
+
+    def take_all(self) -> Any:
+        """Return the remaining batches of the iteration as one."""
+        batches = self._window.take()
+        return batches[0] if len(batches) == 1 else concatenate(batches)
+
+    def run_window(self, get_batch: Any, device: str, mixup: Any = None) -> None:
         """Perform Stoker's update over all remaining batches."""
-        self.get_batch = lambda batch: get_batch(batch, device)
+        self.get_batch = lambda batch: call(get_batch, batch, device, mixup)
         self._updated = super().train(self._run) is not False
-        self._window.clear()
+        self._window.take()
         outputs = self._run.outputs
         if outputs:
-            self._inner.write_metrics(_means(outputs), self._trainer.data_time)
+            self._inner.write_metrics(_means(outputs), self.data_time)
 
     def forward(self, engine: Engine, batch: Any) -> Output:
         """Return the outputs by name; those whose name has "loss" are summed."""
-        data = self.get_batch(batch)
-        found = engine(**data)
+        found = by_name(apply(engine, self.get_batch(batch)))
         losses = [value for name, value in found.items() if "loss" in name]
         if not losses:
             raise ValueError(
@@ -194,6 +180,31 @@ class RunStep(Step):
                 "loss in it, whose name has 'loss' in it"
             )
         return Output(sum(losses[1:], losses[0]), outputs=found)
+
+
+def apply(model: Any, data: Any) -> Any:
+    """Call a model with a batch: a dict of its arguments, or a sequence of them."""
+    return model(*data) if isinstance(data, list | tuple) else model(**data)
+
+
+def by_name(outputs: Any) -> Any:
+    """Return the outputs of a model by name; a tensor is its loss."""
+    return {"loss": outputs} if isinstance(outputs, Tensor) else outputs
+
+
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function or method with as many of the arguments as it takes."""
+    bare = getattr(function, "__func__", function)
+    return function(*args[: _positions(bare) - (bare is not function)])
+
+
+@lru_cache(maxsize=256)
+def _positions(function: Callable[..., Any]) -> int:
+    """Return how many positional arguments a function takes."""
+    kinds = [one.kind for one in signature(function).parameters.values()]
+    open_ended = Parameter.VAR_POSITIONAL in kinds
+    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return 99 if open_ended else sum(kind in named for kind in kinds)
 
 
 def _means(outputs: list[Output]) -> dict[str, Any]:
@@ -210,11 +221,3 @@ def _means(outputs: list[Output]) -> dict[str, Any]:
         )
         for name in names
     }
-
-
-class Anchor(nn.Module):
-    """A placeholder for a trainer without a model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.anchor = nn.Parameter(torch.zeros(1))

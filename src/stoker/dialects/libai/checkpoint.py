@@ -45,12 +45,12 @@ class Checkpointer:
         with Checkpoints(self.save_dir / name, keep=1) as checkpoints:
             checkpoints.save(kwargs.get("iteration", -1) + 1, state, wait=True)
 
-    def load(self, path: str | Path, checkpointables: Sequence[str] | None = None) -> Any:
+    def load(self, path: str | Path | None, checkpointables: Sequence[str] | None = None) -> Any:
         """Load matching values, log the others, and return the additional values.
 
         The path is a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
         """
-        if str(path) == "":
+        if path is None or str(path) == "":
             _log.info("no checkpoint to load: the model is as it was made")
             return {}
         load_weights(self.model, path)
@@ -66,7 +66,7 @@ class Checkpointer:
                 self.checkpointables[key].load_state_dict(state[key])
         return state["extra"]
 
-    def resume_or_load(self, path: str | Path, *, resume: bool = True) -> Any:
+    def resume_or_load(self, path: str | Path | None, *, resume: bool = True) -> Any:
         """Load the last checkpoint to resume from, or else the weights of ``path``."""
         if resume and self.has_checkpoint():
             return self.load(self.get_checkpoint_file())

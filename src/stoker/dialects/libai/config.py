@@ -1,93 +1,114 @@
-"""Lazy configs, which can be edited, overridden and saved before anything is built."""
+"""Build what lazy configs describe, and read the command line."""
 
 import argparse
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any
 
-from stoker.config import Builder, Config, ConfigError, L, Lazy, load
-from stoker.config.lazy import Section, rebuilt
-from stoker.config.yaml_text import settled, write
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from stoker.config.check import parameters
+from stoker.config.names import UnknownNameError, locate
 from stoker.core.errors import did_you_mean
-from stoker.storage import write_atomic
+from stoker.dialects.libai.lazy import LazyCall, LazyConfig, YamlName, target_name
 
-LazyCall = L
+__all__ = ["LazyCall", "LazyConfig"]
 
-
-class LazyConfig:
-    """Read, change and write configs."""
-
-    @staticmethod
-    def load(filename: str | Path, keys: str | tuple[str, ...] | None = None) -> Any:
-        """Load a .py, .yaml or .yml file, or only the given ``keys`` of it."""
-        tree = load(filename).tree
-        if keys is None:
-            return tree
-        for key in (keys,) if isinstance(keys, str) else keys:
-            if key not in tree:
-                raise ConfigError(f"'{filename}' has no {key!r} (keys: {', '.join(tree)})")
-        return tree[keys] if isinstance(keys, str) else tuple(tree[key] for key in keys)
-
-    @staticmethod
-    def load_rel(filename: str, keys: str | tuple[str, ...] | None = None) -> Any:
-        """Load a file relative to the calling file."""
-        caller = Path(sys._getframe(1).f_code.co_filename)
-        return LazyConfig.load(caller.parent / filename, keys)
-
-    @staticmethod
-    def apply_overrides(cfg: Any, overrides: Iterable[str]) -> Any:
-        """Apply overrides such as ``["train.log_period=5"]``; unknown keys are an error."""
-        return Config(cfg).override(*overrides).tree
-
-    @staticmethod
-    def save(cfg: Any, filename: str | Path) -> None:
-        """Write the config as YAML, which `load` reads back."""
-        write_atomic(Path(filename), write(settled(cfg)))
-
-    @staticmethod
-    def to_py(cfg: Any, prefix: str = "cfg.") -> str:
-        """Return the config as readable Python assignments."""
-        return "".join(f"{prefix}{name} = {value!r}\n" for name, value in cfg.items())
-
-
-class _Builder(Builder):
-    """Handle ``_recursive_=False``, which passes inner nodes without building them."""
-
-    def build(self, value: Any, path: str = "", **supplied: Any) -> Any:
-        if not isinstance(value, Lazy) or "_recursive_" not in value:
-            return super().build(value, path, **supplied)
-        node = rebuilt(value, lambda item: item)
-        if node.pop("_recursive_"):
-            return super().build(node, path, **supplied)
-        return self.callee(node)(*node.args, **node)
+_OWN = ("_target_", "_recursive_")
 
 
 def instantiate(cfg: Any, **kwargs: Any) -> Any:
-    """Build a config, inner nodes first; ``kwargs`` override arguments of the outermost node."""
-    if kwargs and not isinstance(cfg, Lazy):
+    """Make the call that a config describes, and first those in its arguments.
+
+    A list becomes a list of what its items describe. Anything else, also a mapping without
+    ``_target_``, is returned as it is.
+
+    Args:
+        cfg: A node, a list of nodes, or any other value.
+        kwargs: Arguments that override those of the node. ``_recursive_=False`` passes inner nodes
+            as they are.
+    """
+    recursive = kwargs.pop("_recursive_", True)
+    if kwargs and not _is_node(cfg):
         raise TypeError(
             f"instantiate() got arguments for a {type(cfg).__name__}, expected a LazyCall"
         )
-    if kwargs:
-        cfg = rebuilt(cfg, lambda item: item)
-        cfg.update(kwargs)
-    return _Builder(Config({})).build(cfg)
+    return _build(cfg, recursive, kwargs)
 
 
-def supplied(node: Any, path: str, **values: Any) -> Any:
-    """Build a node, passing the values that it has arguments for."""
-    return _Builder(Config({})).build(node, path, **values)
+def _is_node(cfg: Any) -> bool:
+    return isinstance(cfg, dict | DictConfig) and "_target_" in cfg
 
 
-def as_config(cfg: Any) -> Section:
-    """Return a copy of a config with plain dicts converted to nodes and sections."""
-    tree = settled(cfg, strict=False)
-    assert isinstance(tree, Section)
-    return tree
+def _build(cfg: Any, recursive: bool, overrides: Mapping[str, Any]) -> Any:
+    if isinstance(cfg, list | ListConfig):
+        return [_build(item, recursive, {}) for item in cfg]
+    if not _is_node(cfg):
+        return cfg
+    recursive = cfg.get("_recursive_", recursive)
+    if not isinstance(recursive, bool):
+        raise TypeError(f"_recursive_ is {recursive!r}, expected True or False")
+    target = target_of(cfg)
+    arguments = {**{key: cfg[key] for key in cfg if key not in _OWN}, **overrides}
+    if recursive:
+        arguments = {key: _build(value, True, {}) for key, value in arguments.items()}
+    if isinstance(cfg["_target_"], YamlName):
+        _check_arguments(cfg["_target_"], target, arguments)
+    try:
+        return target(**{key: _plain_list(value) for key, value in arguments.items()})
+    except Exception as error:
+        error.add_note(f"while {target_name(cfg['_target_'])} was built")
+        raise
 
 
+def target_of(cfg: Any) -> Any:
+    """Return the callable of a node."""
+    target = cfg["_target_"]
+    if isinstance(target, YamlName):
+        try:
+            target = target.trust.find(str(target))
+        except UnknownNameError as error:
+            message = str(error).replace("add --allow", "pass allow= to LazyConfig.load with")
+            raise UnknownNameError(message) from None
+    elif isinstance(target, str):
+        target = locate(target)
+    elif not callable(target):
+        target = instantiate(target)
+    if not callable(target):
+        raise TypeError(f"_target_ is {target!r}, which cannot be called")
+    return target
+
+
+def _check_arguments(name: YamlName, target: Any, arguments: Mapping[str, Any]) -> None:
+    for key, value in arguments.items():
+        if reason := name.trust.refused_argument(target, str(name), key, value):
+            raise UnknownNameError(reason)
+
+
+def _plain_list(value: Any) -> Any:
+    return list(value) if isinstance(value, ListConfig) else value
+
+
+def accepts(cfg: Any, *names: str) -> list[str]:
+    """Return those arguments of these names that the target of a node takes."""
+    taken = parameters(target_of(cfg)) or {}
+    open_ended = any(one.kind is Parameter.VAR_KEYWORD for one in taken.values())
+    return [name for name in names if name in taken or open_ended]
+
+
+def try_get_key(cfg: Any, *keys: str, default: Any = None) -> Any:
+    """Return the value of the first dotted key that the config has, or the default."""
+    tree = cfg if OmegaConf.is_config(cfg) else OmegaConf.create(cfg, flags={"allow_objects": True})
+    for key in keys:
+        value = OmegaConf.select(tree, key, default=_NOTHING)
+        if value is not _NOTHING:
+            return value
+    return default
+
+
+_NOTHING = object()
 _SHIPPED = Path(__file__).parent / "configs"
 
 
@@ -100,33 +121,56 @@ def get_config(config_path: str) -> Any:
     return LazyConfig.load(_SHIPPED / config_path)
 
 
-def try_get_key(cfg: Any, *keys: str, default: Any = None) -> Any:
-    """Return the value of the first dotted key that the config has, or the default."""
-    for key in keys:
-        value = cfg
-        for part in key.split("."):
-            value = value.get(part, _NOTHING) if isinstance(value, dict) else _NOTHING
-        if value is not _NOTHING:
-            return value
-    return default
+def configurable(init_func: Any = None, *, from_config: Callable[..., Any] | None = None) -> Any:
+    """Let a class or function be called with a config, which ``from_config`` turns to arguments.
+
+    ``@configurable`` on ``__init__`` uses the class method ``from_config(cls, cfg)``;
+    ``@configurable(from_config=…)`` decorates a function.
+    """
+    if init_func is None and from_config is None:
+        return configurable
+    if init_func is not None:
+        if not isfunction(init_func) or init_func.__name__ != "__init__":
+            raise TypeError("@configurable decorates __init__, or takes from_config= for others")
+
+        @wraps(init_func)
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not hasattr(type(self), "from_config"):
+                raise AttributeError(f"{type(self).__name__} has no class method from_config(cfg)")
+            if _has_config(args, kwargs):
+                init_func(self, **_explicit(type(self).from_config, args, kwargs))
+            else:
+                init_func(self, *args, **kwargs)
+
+        return made
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if _has_config(args, kwargs):
+                return function(**_explicit(from_config, args, kwargs))
+            return function(*args, **kwargs)
+
+        called.__dict__["from_config"] = from_config
+        return called
+
+    return decorate
 
 
-def configurable(init: Callable[..., None]) -> Callable[..., None]:
-    """Build a class with ``from_config(cls, cfg) -> dict`` from a config."""
-
-    @wraps(init)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        cfg = args[0] if args else kwargs.get("cfg")
-        if not isinstance(cfg, Section):
-            init(self, *args, **kwargs)
-            return
-        others = {name: value for name, value in kwargs.items() if name != "cfg"}
-        init(self, **{**type(self).from_config(cfg, *args[1:]), **others})
-
-    return made
+def _has_config(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return isinstance(args[0] if args else kwargs.get("cfg"), DictConfig)
 
 
-_NOTHING = object()
+def _explicit(from_config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments from a config, and those that ``from_config`` does not take."""
+    taken = signature(from_config).parameters
+    if next(iter(taken), None) != "cfg":
+        raise TypeError(f"{from_config.__qualname__} must take 'cfg' as its first argument")
+    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in taken.values()):
+        return dict(from_config(*args, **kwargs))
+    passed = {name: value for name, value in kwargs.items() if name in taken}
+    others = {name: value for name, value in kwargs.items() if name not in taken}
+    return {**from_config(*args, **passed), **others}
 
 
 def default_argument_parser(epilog: str | None = None) -> argparse.ArgumentParser:

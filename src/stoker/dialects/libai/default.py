@@ -4,46 +4,32 @@ import argparse
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import cache
-from inspect import signature
+from collections.abc import Iterable
 from typing import Any
 
+from omegaconf import DictConfig, ListConfig
 from torch import nn
 
 from stoker import seed_all
-from stoker.config import ConfigError, Lazy
-from stoker.config.files import merge
-from stoker.config.lazy import Section
-from stoker.config.run_section import batch_sizes
 from stoker.core import dist
-from stoker.core.errors import did_you_mean
 from stoker.dialects.libai import hooks
+from stoker.dialects.libai.adapter import call
 from stoker.dialects.libai.checkpoint import Checkpointer
-from stoker.dialects.libai.config import (
-    LazyConfig,
-    as_config,
-    get_config,
-    instantiate,
-    supplied,
-    try_get_key,
-)
-from stoker.dialects.libai.distributed import layout_of
+from stoker.dialects.libai.config import accepts, instantiate, try_get_key
+from stoker.dialects.libai.distributed import device, layout_of
 from stoker.dialects.libai.evaluation import (
     DatasetEvaluator,
-    device_of,
     inference_on_dataset,
     print_csv_format,
 )
 from stoker.dialects.libai.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
+from stoker.dialects.libai.lazy import LazyConfig
 from stoker.dialects.libai.logger import setup_logger
-from stoker.dialects.libai.trainer import (
-    EagerTrainer,
-    Graph,
-    GraphTrainer,
-    TrainerBase,
-    plain_batch,
-)
+from stoker.dialects.libai.models import build_graph, build_model, build_tokenizer
+from stoker.dialects.libai.optim import build_optimizer
+from stoker.dialects.libai.scheduler import build_lr_scheduler
+from stoker.dialects.libai.settings import prepared
+from stoker.dialects.libai.trainer import EagerTrainer, GraphTrainer, TrainerBase, plain_batch
 from stoker.storage import local_path
 
 _log = logging.getLogger("libai.default")
@@ -57,9 +43,9 @@ def default_setup(cfg: Any, args: argparse.Namespace) -> None:
     """
     dist.connect()
     train = prepared(cfg)
-    if args.resume:
+    if getattr(args, "resume", False):
         train["resume"] = True
-    if args.fast_dev_run:
+    if getattr(args, "fast_dev_run", False):
         train.update(train_epoch=0, train_iter=20, log_period=1)
         train["evaluation"].update(eval_period=10, eval_after_n_epoch=None)
     folder = local_path(train["output_dir"], "train.output_dir")
@@ -69,55 +55,29 @@ def default_setup(cfg: Any, args: argparse.Namespace) -> None:
     _log.info(f"config:\n{LazyConfig.to_py(cfg)}")
     seed_all(train["seed"])
     if dist.is_main():
-        try:
-            LazyConfig.save(cfg, folder / "config.yaml")
-        except ConfigError as error:  # a class of the script itself, for one
-            _log.warning(f"config.yaml was not written: {error}")
+        LazyConfig.save(cfg, folder / "config.yaml")
 
 
-def prepared(cfg: Any) -> Section:
-    """Return the completed ``train`` section; unknown keys are an error."""
-    for name, file in (("train", "common/train.py"), ("graph", "common/models/graph.py")):
-        known = get_config(file)[name]
-        given = as_config(cfg.get(name, {}))
-        _check_known(given, known, name)
-        merge(known, given)
-        cfg[name] = known
-    train: Section = cfg["train"]
-    if cfg["graph"]["debug"] >= 0:
-        raise ValueError("graph.debug is not supported: set TORCH_LOGS in the environment instead")
-    if train["zero_optimization"]["stage"] not in (1, 2, 3):
-        raise ValueError(
-            f"zero_optimization.stage must be 1, 2 or 3, got {train.zero_optimization.stage}"
-        )
-    names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
-    micro, accumulate, total = (train[name] for name in names)
-    if micro is None and total is None:
-        raise ValueError("set train.train_micro_batch_size or train.global_batch_size")
-    try:
-        sizes = batch_sizes(micro, accumulate, total, layout_of(train).data_ranks)
-    except ValueError as error:
-        text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
-        text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
-        raise ValueError(text) from None
-    train.update(zip(names, sizes, strict=True))
-    return train
+def _built_loader(node: Any, tokenizer: Any, **options: Any) -> Any:
+    """Build a loader with the options that it takes.
 
-
-def _check_known(given: Section, known: Section, at: str) -> None:
-    for name, value in given.items():
-        if name not in known:
-            near = did_you_mean(name, known)
-            raise ValueError(f"{at} has no {name!r}{near}; put your own keys into another section")
-        inside = known[name]
-        if isinstance(inside, Section) and not isinstance(inside, Lazy):
-            _check_known(as_config(value), inside, f"{at}.{name}")
-
-
-@cache
-def _takes_device(run_step: Callable[..., None]) -> bool:
-    """Return whether a ``run_step`` takes the device in addition to ``get_batch``."""
-    return len(signature(run_step).parameters) > 2
+    LiBai's builders, which take a batch size for training or test, build the dataset themselves.
+    """
+    taken = [
+        name
+        for name in accepts(node, *options)
+        if name != "train_val_test_num_samples" or name in node
+    ]
+    datasets = node.get("dataset")
+    for one in datasets if isinstance(datasets, ListConfig) else [datasets]:
+        if isinstance(one, DictConfig):
+            one.update({"seed": options["seed"]} if "seed" in one else {})
+            one.update({"tokenizer": tokenizer} if tokenizer is not None else {})
+    plain = "test_batch_size" not in taken
+    given = {name: options[name] for name in taken if plain or name != "batch_size"}
+    if plain:
+        given = {name: value for name, value in given.items() if name not in node}
+    return instantiate(node, **given, _recursive_=plain)
 
 
 class DefaultTrainer(TrainerBase):
@@ -133,21 +93,24 @@ class DefaultTrainer(TrainerBase):
         self.cfg = cfg
         train = prepared(cfg)
         self.tokenizer = self.build_tokenizer(cfg)
-        loaders = self.build_train_loader(cfg, self.tokenizer)
-        loaders = loaders if isinstance(loaders, tuple) else (loaders,)
+        loaders = call(self.build_train_loader, cfg, self.tokenizer)
+        loaders = loaders if isinstance(loaders, tuple | list) else (loaders,)
         self.train_loader = loaders[0]
         self.test_loader = [one for one in loaders[1:] if one is not None]
         if train["evaluation"]["enabled"]:
-            self.test_loader += self.build_test_loader(cfg, self.tokenizer)
+            self.test_loader += call(self.build_test_loader, cfg, self.tokenizer)
         self.auto_scale_hyperparams(cfg, self.train_loader)
         self.max_iter = train["train_iter"]
         self.model = self.build_model(cfg)
         self.optimizer = self.build_optimizer(cfg, self.model)
         self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
         count = train["num_accumulation_steps"]
+        self.graph_eval: Any = self.model
         if cfg["graph"]["enabled"]:
             self.graph_train = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler)
+            self.graph_eval = self.build_graph(cfg, self.model, is_train=False)
             self._trainer: Any = GraphTrainer(self.graph_train, self.train_loader, count)
+            self._trainer.optimizer = self.optimizer
         else:
             self._trainer = EagerTrainer(self.model, self.train_loader, self.optimizer, count)
         states = {"optimizer": self.optimizer, "lr_scheduler": self.lr_scheduler}
@@ -155,8 +118,10 @@ class DefaultTrainer(TrainerBase):
         self.start_iter = train["start_iter"]
         self.resume_or_load(train["resume"] is not False)
         train["start_iter"] = self.start_iter
+        self.global_batch_size = train["global_batch_size"]
+        self._placement = train["input_placement_device"]
         self._number = 0
-        self._results: Any = None
+        self._last_eval_results: Any = None
         self.register_hooks(self.build_hooks())
 
     def resume_or_load(self, resume: bool = True) -> None:
@@ -174,15 +139,12 @@ class DefaultTrainer(TrainerBase):
         """Train, and return the last evaluation results."""
         resumes = self.resume() == "auto" and self.checkpointer.has_checkpoint()
         super().train(0 if resumes else self.start_iter, self.cfg["train"]["train_iter"])
-        return self._results
+        return self._last_eval_results
 
     def run_step(self) -> None:
         """Run one iteration of the inner trainer."""
         self._trainer.iter = self._number
-        if _takes_device(type(self._trainer).run_step):
-            self._trainer.run_step(self.get_batch, self.cfg["train"]["input_placement_device"])
-        else:
-            self._trainer.run_step(self.get_batch)
+        call(self._trainer.run_step, self.get_batch, self._placement)
 
     def run_step_of(self, inner: Any, number: int) -> None:
         """Run one iteration with the counter of the inner trainer."""
@@ -201,7 +163,7 @@ class DefaultTrainer(TrainerBase):
         """Return device, precision and layout of the config."""
         train = self.cfg["train"]
         return {
-            "device": device_of(train["input_placement_device"]),
+            "device": device(),
             "precision": "fp16" if train["amp"]["enabled"] else "fp32",
             "layout": layout_of(train),
         }
@@ -217,28 +179,49 @@ class DefaultTrainer(TrainerBase):
 
     @classmethod
     def build_tokenizer(cls, cfg: Any) -> Any:
-        """Build ``tokenization.tokenizer``, if it is set."""
-        node = try_get_key(cfg, "tokenization.tokenizer", "tokenization")
-        return instantiate(node) if isinstance(node, Lazy) else None
+        """Build ``tokenization.tokenizer``, if it is set, and set the model's vocabulary size."""
+        if try_get_key(cfg, "tokenization.tokenizer") is None:
+            return None
+        tokenizer = build_tokenizer(cfg["tokenization"])
+        if try_get_key(cfg, "model.cfg.vocab_size") is not None and hasattr(
+            tokenizer, "padded_vocab_size"
+        ):
+            multiple = try_get_key(
+                cfg, "tokenization.make_vocab_size_divisible_by", default=1
+            ) * try_get_key(cfg, "train.dist.tensor_parallel_size", default=1)
+            cfg["model"]["cfg"]["vocab_size"] = tokenizer.padded_vocab_size(multiple)
+        return tokenizer
 
     @classmethod
     def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
         """Build ``dataloader.train``: one loader, or three for training, validation and test."""
-        size = cfg["train"]["train_micro_batch_size"]
-        own = {"batch_size": size, "train_batch_size": size, "seed": cfg["train"]["seed"]}
-        others = {"test_batch_size": cfg["train"]["test_micro_batch_size"], "tokenizer": tokenizer}
-        return supplied(cfg["dataloader"]["train"], "dataloader.train", **own, **others)
+        train = cfg["train"]
+        size = train["train_micro_batch_size"]
+        compute_loss = train["evaluation"]
+        often = train["train_iter"] // max(1, compute_loss["eval_period"]) + 1
+        tested = train["test_micro_batch_size"] * layout_of(train).data_ranks
+        rounds = compute_loss["eval_iter"] if compute_loss["enabled"] else 1
+        counts = [train["samples"], often * rounds * tested, rounds * tested]
+        return _built_loader(
+            cfg["dataloader"]["train"],
+            tokenizer,
+            batch_size=size,
+            train_batch_size=size,
+            test_batch_size=train["test_micro_batch_size"],
+            train_val_test_num_samples=[int(count) for count in counts],
+            seed=train["seed"],
+        )
 
     @classmethod
     def build_test_loader(cls, cfg: Any, tokenizer: Any = None) -> list[Any]:
         """Build the loaders of ``dataloader.test``."""
-        nodes = cfg["dataloader"].get("test") or []
+        nodes = try_get_key(cfg, "dataloader.test") or []
         size = cfg["train"]["test_micro_batch_size"]
-        own = {"batch_size": size, "test_batch_size": size, "tokenizer": tokenizer}
-        own["seed"] = cfg["train"]["seed"]
         return [
-            supplied(node, f"dataloader.test.{number}", **own)
-            for number, node in enumerate([nodes] if isinstance(nodes, Lazy) else nodes)
+            _built_loader(
+                node, tokenizer, batch_size=size, test_batch_size=size, seed=cfg["train"]["seed"]
+            )
+            for node in ([nodes] if isinstance(nodes, DictConfig) else nodes)
         ]
 
     @classmethod
@@ -259,8 +242,9 @@ class DefaultTrainer(TrainerBase):
             train["evaluation"]["eval_period"] = iterations(
                 train["evaluation"]["eval_after_n_epoch"]
             )
+        train["warmup_iter"] = math.ceil(last * train["warmup_ratio"])
         scheduler = train["scheduler"]
-        scheduler.update(max_iter=last, warmup_iter=math.ceil(last * train["warmup_ratio"]))
+        scheduler.update(max_iter=last, warmup_iter=train["warmup_iter"])
         if "milestones" in scheduler:
             shares = scheduler["milestones"]
             if not all(0 <= share < 1 for share in shares):
@@ -272,8 +256,12 @@ class DefaultTrainer(TrainerBase):
     @classmethod
     def build_model(cls, cfg: Any) -> nn.Module:
         """Build the model, with activation checkpointing if it is configured."""
-        model = instantiate(cfg["model"])
-        assert isinstance(model, nn.Module)
+        uses_amp = cfg["train"]["amp"]["enabled"]
+        for owner in (try_get_key(cfg, "model.cfg"), cfg["model"]):
+            if isinstance(owner, DictConfig) and "amp_enabled" in owner:
+                owner["amp_enabled"] = uses_amp
+                break
+        model: nn.Module = build_model(cfg["model"])
         if cfg["train"]["activation_checkpoint"]["enabled"]:
             if not hasattr(model, "set_activation_checkpoint"):
                 raise ValueError(
@@ -291,28 +279,24 @@ class DefaultTrainer(TrainerBase):
         optimizer: Any = None,
         lr_scheduler: Any = None,
         is_train: bool = True,
-    ) -> Graph:
-        """Return the compiled model."""
-        return Graph(model, optimizer if is_train else None, cfg["graph"]["backend"])
+    ) -> Any:
+        """Build the graph of the model, which is compiled."""
+        return build_graph(cfg, model, optimizer, lr_scheduler, is_train)
 
     @classmethod
     def build_optimizer(cls, cfg: Any, model: nn.Module) -> Any:
         """Build the optimizer of ``optim`` for the model's parameters."""
-        params = cfg["optim"].get("params")
-        if isinstance(params, Lazy):
-            return instantiate(cfg["optim"], params=instantiate(params, model=model))
-        return supplied(cfg["optim"], "optim", params=model.parameters())
+        return build_optimizer(cfg["optim"], model)
 
     @classmethod
     def build_lr_scheduler(cls, cfg: Any, optimizer: Any) -> Any:
         """Build ``train.scheduler``."""
-        return instantiate(cfg["train"]["scheduler"], optimizer=optimizer)
+        return build_lr_scheduler(cfg["train"]["scheduler"], optimizer)
 
     @classmethod
     def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
         """Build the evaluator of ``train.evaluation``."""
-        evaluator = instantiate(cfg["train"]["evaluation"]["evaluator"])
-        assert isinstance(evaluator, DatasetEvaluator)
+        evaluator: DatasetEvaluator = instantiate(cfg["train"]["evaluation"]["evaluator"])
         return evaluator
 
     def build_hooks(self) -> list[Any]:
@@ -326,11 +310,10 @@ class DefaultTrainer(TrainerBase):
             )
         )
         if compute_loss["enabled"] and self.test_loader:
-            evaluator = self.build_evaluator(self.cfg)
 
             def test() -> Any:
-                self._results = self.test(self.cfg, self.test_loader, self.model, evaluator)
-                return self._results
+                self._last_eval_results = self.test(self.cfg, self.test_loader, self.graph_eval)
+                return self._last_eval_results
 
             found.append(hooks.EvalHook(compute_loss["eval_period"], test))
             found.append(
@@ -360,7 +343,7 @@ class DefaultTrainer(TrainerBase):
         cls,
         cfg: Any,
         test_loaders: Iterable[Any],
-        model: nn.Module,
+        model: Any,
         evaluator: DatasetEvaluator | None = None,
     ) -> Any:
         """Return the results by the class name of each dataset, or directly if there is one."""

@@ -1,7 +1,7 @@
 """Evaluators, and evaluation of a dataset."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from stoker import Engine, Hook, Output, Run, Step, Trainer, events, metrics
 from stoker.core import dist
+from stoker.dialects.libai.adapter import apply, call
+from stoker.dialects.libai.distributed import device
 
 _log = logging.getLogger("libai.evaluation")
 
@@ -116,14 +118,31 @@ class PPLEvaluator(DatasetEvaluator):
         """Add the losses of a batch."""
         size = next(iter(inputs.values())).shape[0]
         for name, loss in outputs.items():
-            if "loss" in name:
-                self._means.setdefault(name, metrics.Mean()).update(loss, size)
+            self._means.setdefault(name, metrics.Mean()).update(loss, size)
 
     def evaluate(self) -> dict[str, float]:
-        """Return ``PPL``, or ``PPL/<loss>`` if there are several losses."""
-        several = len(self._means) > 1
+        """Return ``<loss>_PPL`` for each loss, at most exp(20)."""
         found = {name: torch.as_tensor(one.compute()) for name, one in self._means.items()}
-        return {f"PPL/{n}" if several else "PPL": float(mean.exp()) for n, mean in found.items()}
+        return {f"{name}_PPL": float(mean.clamp(max=20).exp()) for name, mean in found.items()}
+
+
+class BLEUEvaluator(DatasetEvaluator):
+    """Report ``bleu_score`` of the tokens in "candidate" against those in "reference" (nltk)."""
+
+    def reset(self) -> None:
+        """Discard all batches."""
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def process(self, inputs: Any, outputs: Any) -> None:
+        """Add a candidate and its references."""
+        self._pairs.append((inputs["reference"], outputs["candidate"]))
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the score of all candidates together."""
+        from nltk.translate.bleu_score import corpus_bleu
+
+        references, candidates = zip(*self._pairs, strict=True)
+        return {"bleu_score": float(corpus_bleu(list(references), list(candidates)))}
 
 
 class _EvaluatorHook(Hook):
@@ -146,33 +165,37 @@ class _EvaluatorHook(Hook):
 class _EvalStep(Step):
     """Run the model with a batch as keyword arguments."""
 
-    def __init__(self, get_batch: Callable[..., Any], device: str) -> None:
-        self._get_batch, self._device = get_batch, device
+    def __init__(self, get_batch: Callable[..., Any], device: str, build: Any) -> None:
+        self._get_batch, self._device, self._build = get_batch, device, build
 
     def val_forward(self, engine: Engine, batch: Any) -> Output:
-        inputs = self._get_batch(batch, self._device)
-        return Output(outputs=engine(**inputs), targets=inputs)
+        inputs = call(self._get_batch, batch, self._device)
+        return Output(outputs=apply(self._build or engine, inputs), targets=inputs)
 
 
 def inference_on_dataset(
-    model: nn.Module,
+    model: Any,
     data_loader: Any,
     batch_size: int,
-    eval_iter: int,
+    eval_iter: float,
     get_batch: Callable[..., Any],
     input_placement_device: str = "cuda",
-    evaluator: DatasetEvaluator | None = None,
+    evaluator: DatasetEvaluator | Sequence[DatasetEvaluator] | None = None,
 ) -> Any:
     """Evaluate a model on at most ``eval_iter`` batches without changing random states.
 
     The model is in evaluation mode meanwhile, and afterwards as before, whatever happens.
-    ``batch_size`` is that of all processes together, for the log.
+    ``model`` is a module or a graph of one; ``batch_size`` is that of all processes together, for
+    the log.
     """
-    chosen = evaluator or DatasetEvaluator()
-    engine = _engine_of(model) or Engine(model, device=device_of(input_placement_device))
-    trainer = Trainer(
-        engine, [_EvaluatorHook(chosen)], step=_EvalStep(get_batch, input_placement_device)
-    )
+    chosen = DatasetEvaluators(evaluator) if isinstance(evaluator, Sequence) else evaluator
+    chosen = chosen or DatasetEvaluator()
+    graph = None if isinstance(model, nn.Module) else model
+    module, backend = model if graph is None else graph.model, getattr(graph, "backend", False)
+    engine = _engine_of(module) or Engine(module, device=device(), compile=backend)
+    build = None if graph is None or getattr(graph, "is_stock", False) else graph
+    step = _EvalStep(get_batch, input_placement_device, build)
+    trainer = Trainer(engine, [_EvaluatorHook(chosen)], step=step)
     length = len(data_loader) if hasattr(data_loader, "__len__") else None
     limit = int(eval_iter) if length is None else min(int(eval_iter), length)
     _log.info(f"evaluating {length or 'a stream of'} batches of {batch_size}, at most {limit}")
@@ -189,11 +212,6 @@ def _engine_of(model: nn.Module) -> Engine | None:
         engine = getattr(events.get_event_storage(), "engine", None)
         return engine if engine is not None and engine.model is model else None
     return None
-
-
-def device_of(placement: str) -> str:
-    """Return the device: "cuda" if available."""
-    return "auto" if placement == "cuda" else placement
 
 
 def flatten_results_dict(results: Mapping[str, Any]) -> dict[str, float]:

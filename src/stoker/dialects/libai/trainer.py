@@ -1,5 +1,6 @@
 """The trainers: Stoker's loop in iterations, with hooks at four points."""
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -8,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from stoker import Engine, Hook, Run, Trainer
-from stoker.dialects.libai.adapter import Anchor, Clock, Model, Optimizer, RunStep, adapted
+from stoker.dialects.libai.adapter import Clock, RunStep, adapted, apply, by_name, call
 from stoker.dialects.libai.events import EventStorage, get_event_storage
-from stoker.hooks import Write
+from stoker.dialects.libai.parts import engine_of, runs_itself, through_engine
+from stoker.hooks import Checkpoint, Write
+
+_log = logging.getLogger("libai.trainer")
 
 
 class HookBase:
@@ -64,14 +68,36 @@ class TrainerBase:
         self.iter = self.start_iter = start_iter
         self.max_iter = max_iter
         inner = self.inner()
-        trainer, loader = self._stoker(inner, start_iter)
-        given = {name: inner.__dict__.get(name) for name in ("model", "optimizer")}
-        if _runs_itself(inner) and given["model"] is not None:
-            inner.model, inner.optimizer = Model(trainer.engine), Optimizer(trainer.engine)
-        try:
-            trainer.fit(loader, max_steps=max_iter, resume=self.resume())
-        finally:
-            inner.__dict__.update({name: one for name, one in given.items() if one is not None})
+        engine = engine_of(inner, self.engine_options())
+        trainer = self._stoker(inner, engine, start_iter)
+        with through_engine(inner, engine):
+            trainer.fit(self._loader(inner), max_steps=max_iter, resume=self.resume())
+
+    def before_train(self) -> None:
+        """Call ``before_train`` of all hooks; an override is called instead."""
+        self._call_hooks("before_train")
+
+    def after_train(self) -> None:
+        """Call ``after_train`` of all hooks; an override is called instead."""
+        self._call_hooks("after_train")
+
+    def before_step(self) -> None:
+        """Call ``before_step`` of all hooks; an override is called instead."""
+        self._call_hooks("before_step")
+
+    def after_step(self) -> None:
+        """Call ``after_step`` of all hooks; an override is called instead."""
+        self._call_hooks("after_step")
+
+    def _call_hooks(self, point: str) -> None:
+        for hook in self._hooks:
+            if isinstance(hook, HookBase):
+                getattr(hook, point)()
+            elif not hasattr(self, "run"):
+                raise RuntimeError(
+                    f"{type(hook).__name__} acts only in TrainerBase.train(): a train() of your "
+                    "own cannot call it"
+                )
 
     def run_step(self) -> None:
         """Run one iteration; override it."""
@@ -118,21 +144,12 @@ class TrainerBase:
         """Call `run_step` once; an iteration calls it once per micro-batch."""
         self.run_step()
 
-    def _stoker(self, inner: Any, start_iter: int) -> tuple[Trainer, Any]:
-        model, optimizer = getattr(inner, "model", None), getattr(inner, "optimizer", None)
-        if model is None or optimizer is None:
-            model = Anchor()
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        loader = getattr(inner, "data_loader", None)
-        if loader is None:
-            loader = [torch.zeros(1)] * max(1, self.max_iter - start_iter)
-        options = {**self.engine_options(), **getattr(inner, "engine_extras", {})}
-        engine = Engine(model, optimizer, **options)
+    def _stoker(self, inner: Any, engine: Engine, start_iter: int) -> Trainer:
         me = weakref.proxy(self)
         step = inner.stoker_step = RunStep(me, weakref.proxy(inner))
         trainer = Trainer(
             engine,
-            [Clock(me), *adapted(self._hooks, HookBase)],
+            [Clock(me), *adapted(self._hooks, HookBase, self, TrainerBase)],
             step=step,
             accumulate=getattr(inner, "grad_acc_steps", 1),
             last_window="drop",
@@ -145,16 +162,23 @@ class TrainerBase:
         storage = EventStorage(start_iter, window=windows.pop() if windows else 20)
         storage.engine = engine
         trainer.run.events, trainer.run.step = storage, start_iter
-        return trainer, loader
+        return trainer
+
+    def _loader(self, inner: Any) -> Any:
+        """Return the data that ``next(self._data_loader_iter)`` reads in `run_step`."""
+        if isinstance(inner, EagerTrainer) or "_data_loader_iter" in vars(inner):
+            return inner.data_loader
+        if any(isinstance(hook, Checkpoint) for hook in self._hooks):
+            _log.warning(
+                f"{type(inner).__name__} reads its data itself, so that checkpoints do not store "
+                "its position: keep the loader in self.data_loader and read "
+                "next(self._data_loader_iter)"
+            )
+        return [torch.zeros(1)] * max(1, self.max_iter - self.start_iter)
 
 
 def _number(value: Tensor) -> Tensor:
     return value.detach().float().mean() if value.ndim else value
-
-
-def _runs_itself(inner: Any) -> bool:
-    stock = (EagerTrainer.run_step, GraphTrainer.run_step)
-    return getattr(type(inner), "run_step", None) not in stock
 
 
 def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any = None) -> Any:
@@ -201,25 +225,35 @@ class EagerTrainer(TrainerBase):
     ) -> None:
         """Run forward, backward and update for the batches of the iteration."""
         mixup = getattr(self.data_loader, "mixup_func", None)
-        if mixup is None:
-            self.stoker_step.run_window(get_batch, input_placement_device)
-        else:
-            self.stoker_step.run_window(
-                lambda data, device: get_batch(data, device, mixup), input_placement_device
-            )
+        self.stoker_step.run_window(get_batch, input_placement_device, mixup)
 
-
-class Graph:
-    """A model to compile, with its optimizer."""
-
-    def __init__(self, model: nn.Module, optimizer: Any = None, backend: str = "inductor") -> None:
-        self.model, self.optimizer, self.backend = model, optimizer, backend
+    stock_step = run_step
 
 
 class GraphTrainer(EagerTrainer):
-    """An `EagerTrainer` whose model is compiled with `torch.compile`."""
+    """An `EagerTrainer` whose model is compiled with `torch.compile`.
 
-    def __init__(self, graph: Graph, data_loader: Any, grad_acc_steps: int = 1) -> None:
-        super().__init__(graph.model, data_loader, graph.optimizer, grad_acc_steps)
+    A graph with a ``build`` of its own is called for each iteration, before the update.
+    """
+
+    def __init__(self, graph: Any, data_loader: Any, grad_acc_steps: int = 1) -> None:
+        optimizer = getattr(graph, "optimizer", None)
+        super().__init__(graph.model, data_loader, optimizer, grad_acc_steps)
         self.graph = graph
-        self.engine_extras = {"compile": graph.backend}
+        self.engine_extras = {"compile": getattr(graph, "backend", False)}
+
+    def run_step(  # type: ignore[override]
+        self, get_batch: Callable[..., Any], input_placement_device: str = "cuda"
+    ) -> None:
+        """Run an iteration, through the ``build`` of the graph if it has one of its own."""
+        if not runs_itself(self):
+            super().run_step(get_batch, input_placement_device)
+            return
+        mixup = getattr(self.data_loader, "mixup_func", None)
+        data = call(get_batch, self.stoker_step.take_all(), input_placement_device, mixup)
+        losses = by_name(apply(self.graph, data))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.write_metrics(losses, self.stoker_step.data_time)
+
+    stock_step = run_step

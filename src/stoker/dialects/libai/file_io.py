@@ -1,0 +1,203 @@
+"""Paths and files by prefix: local files, and handlers that a script registers."""
+
+import builtins
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from stoker.core.errors import UnsupportedURLError
+
+_log = logging.getLogger("libai.file_io")
+
+
+class LazyPath(os.PathLike[str]):
+    """A path that is computed when it is needed, once."""
+
+    def __init__(self, func: Callable[[], str]) -> None:
+        self._func = func
+        self._value: str | None = None
+
+    def __fspath__(self) -> str:
+        self._value = self._value or self._func()
+        return self._value
+
+    def __getattr__(self, name: str) -> Any:
+        if self._value is None:
+            raise AttributeError(f"the path is not computed yet, so that it has no {name!r}")
+        return getattr(self._value, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._value is None:
+            raise TypeError("the path is not computed yet: call os.fspath first")
+        return self._value[key]
+
+
+class PathHandler:
+    """The base of handlers for paths with a prefix, such as "s3://".
+
+    A subclass has `_get_supported_prefixes`, and the operations of `PathManagerBase` with an
+    underscore in front: `_open`, `_exists` and so on, which take a path and further arguments.
+    """
+
+    _strict_kwargs_check = True
+
+    def _get_supported_prefixes(self) -> list[str]:
+        raise NotImplementedError(f"{type(self).__name__} has no _get_supported_prefixes(self)")
+
+    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Reject unknown arguments, or log them if the check is turned off."""
+        if kwargs and self._strict_kwargs_check:
+            raise ValueError(f"there are no arguments {', '.join(sorted(kwargs))}")
+        for name, value in kwargs.items():
+            _log.warning(f"the argument {name}={value!r} is ignored")
+
+
+def _new(function: Callable[[str, str], Any]) -> Callable[..., bool]:
+    """Return an operation that makes its second path, which must not exist yet."""
+
+    def make(source: str, target: str, overwrite: bool = False) -> bool:
+        if os.path.lexists(target) and not overwrite:
+            _log.error(f"'{target}' exists already")
+            return False
+        function(source, target)
+        return True
+
+    return make
+
+
+def _opena(path: str, mode: str = "r", **kwargs: Any) -> Any:
+    """Open a file to write; everything is written when it is closed."""
+    if not set(mode) <= set("wab"):
+        raise ValueError(f"opena writes: mode must be of 'w', 'a' and 'b', got {mode!r}")
+    return builtins.open(path, mode, **kwargs)
+
+
+_OPEN = "mode buffering encoding errors newline closefd opener"
+_LOCAL: dict[str, tuple[Callable[..., Any], int, str]] = {
+    "open": (builtins.open, 1, _OPEN),
+    "opena": (_opena, 1, _OPEN),
+    "get_local_path": (lambda path, force=False: path, 1, "force"),
+    "exists": (os.path.exists, 1, ""),
+    "isfile": (os.path.isfile, 1, ""),
+    "isdir": (os.path.isdir, 1, ""),
+    "ls": (os.listdir, 1, ""),
+    "mkdirs": (lambda path: os.makedirs(path, exist_ok=True), 1, ""),
+    "rm": (os.remove, 1, ""),
+    "copy": (_new(shutil.copyfile), 2, "overwrite"),
+    "copy_from_local": (_new(shutil.copyfile), 2, "overwrite"),
+    "mv": (_new(shutil.move), 2, ""),
+    "symlink": (_new(os.symlink), 2, ""),
+}
+"""For each operation on local files: the function, its number of paths, and its arguments."""
+
+
+class NativePathHandler(PathHandler):
+    """Local files."""
+
+    def __init__(self, async_executor: Any = None) -> None:
+        self._cwd: str | None = None
+
+    def _get_path_with_cwd(self, path: Any) -> str:
+        return os.path.normpath(os.path.join(self._cwd or "", os.fspath(path)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.removeprefix("_") not in _LOCAL:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        function, count, options = _LOCAL[name.removeprefix("_")]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
+            self._check_kwargs(kwargs)
+            paths = [self._get_path_with_cwd(path) for path in args[:count]]
+            return function(*paths, *args[count:], **known)
+
+        return call
+
+    def _set_cwd(self, path: str | None, **kwargs: Any) -> bool:
+        self._check_kwargs(kwargs)
+        if path is not None and not (os.path.isabs(path) and os.path.isdir(path)):
+            raise ValueError(f"the folder must be an absolute path of a folder, got {path!r}")
+        self._cwd = path
+        return True
+
+
+class PathManagerBase:
+    """File operations for local paths, and for those of registered handlers.
+
+    They are ``open``, ``opena``, ``copy``, ``copy_from_local``, ``mv``, ``symlink``, ``exists``,
+    ``isfile``, ``isdir``, ``ls``, ``mkdirs``, ``rm`` and ``get_local_path``.
+    """
+
+    def __init__(self) -> None:
+        self._path_handlers: dict[str, PathHandler] = {}
+        self._native_path_handler: Any = NativePathHandler()
+        self._async_handlers: set[PathHandler] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOCAL:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            handlers = [self._handler_of(path) for path in args[: _LOCAL[name][1]]]
+            if name != "copy_from_local" and any(one is not handlers[0] for one in handlers):
+                raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
+            return getattr(handlers[-1], f"_{name}")(*args, **kwargs)
+
+        return call
+
+    def _handler_of(self, path: Any) -> Any:
+        text = os.fspath(path)
+        for prefix in sorted(self._path_handlers, reverse=True):  # the longest first
+            if text.startswith(prefix):
+                return self._path_handlers[prefix]
+        if "://" in text:
+            raise UnsupportedURLError(
+                f"'{text}' is not a local path: register a PathHandler for its prefix"
+            )
+        return self._native_path_handler
+
+    def set_cwd(self, path: str | None, **kwargs: Any) -> bool:
+        """Resolve relative local paths from this folder, or from the current one if None."""
+        return bool(self._native_path_handler._set_cwd(path, **kwargs))
+
+    def register_handler(self, handler: PathHandler, allow_override: bool = False) -> None:
+        """Use a handler for the paths with its prefixes."""
+        if not isinstance(handler, PathHandler):
+            raise TypeError(f"{handler!r} is a {type(handler).__name__}, expected a PathHandler")
+        for prefix in handler._get_supported_prefixes():
+            if prefix in self._path_handlers and not allow_override:
+                raise KeyError(f"'{prefix}' has a handler already: pass allow_override=True")
+            self._path_handlers[prefix] = handler
+
+    def set_strict_kwargs_checking(self, enable: bool) -> None:
+        """Choose whether unknown arguments are rejected, or only logged."""
+        for handler in (self._native_path_handler, *self._path_handlers.values()):
+            handler._strict_kwargs_check = enable
+
+    def async_join(self, *paths: str, **kwargs: Any) -> bool:
+        """Do nothing: `opena` has written everything when its file is closed."""
+        return True
+
+    async_close = async_join
+
+
+class PathManagerFactory:
+    """Path managers by name."""
+
+    pm_list: ClassVar[dict[str, PathManagerBase]] = {}
+
+    @staticmethod
+    def get(key: str = "global_path_manager") -> PathManagerBase:
+        """Return the manager of this name, a new one the first time."""
+        return PathManagerFactory.pm_list.setdefault(key, PathManagerBase())
+
+    @staticmethod
+    def remove(key: str) -> None:
+        """Forget a manager."""
+        PathManagerFactory.pm_list.pop(key, None)
+
+
+g_pathmgr = PathManagerFactory.get()
+PathManager = PathManagerBase()
