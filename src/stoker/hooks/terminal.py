@@ -70,7 +70,9 @@ def grid(cells: Sequence[tuple[str, str]], width: int) -> list[str]:
     return [*(f"{name}  {value}" for name, value in cells), *lines]
 
 
-def _grid_row(columns: list[Sequence[tuple[str, str]]], sizes: list[list[int]], row: int) -> str:
+def _grid_row(
+    columns: Sequence[Sequence[tuple[str, str]]], sizes: list[list[int]], row: int
+) -> str:
     pairs = zip(columns, sizes, strict=True)
     found = [(column[row], size) for column, size in pairs if row < len(column)]
     return "   ".join(f"{n:<{w}}  {value:>{v}}" for (n, value), (w, v) in found)
