@@ -11,6 +11,8 @@ from typing import Any, TextIO
 _SHORTEST_BAR, _LONGEST_BAR = 8, 30
 _LOG_WIDTH = 120
 """The width of lines that go to a file."""
+_NUMBER = 6
+"""The usual length of a number, so that an epoch with short ones looks like the others."""
 _REFLOWING = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION")
 """Variables of terminals that wrap lines again when their window becomes narrower."""
 
@@ -33,6 +35,8 @@ def has_widgets() -> bool:
 
 def width_of(stream: TextIO) -> int:
     """Return the columns of a terminal at this moment, or the width of lines in a file."""
+    if not stream.isatty():
+        return _LOG_WIDTH
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -40,7 +44,7 @@ def width_of(stream: TextIO) -> int:
     given = os.environ.get("COLUMNS", "")
     if not columns and given.isdecimal():
         columns = int(given)
-    return columns or (80 if stream.isatty() else _LOG_WIDTH)
+    return columns or 80
 
 
 def format_clock(seconds: float) -> str:
@@ -203,7 +207,8 @@ def _bar(level: Level, width: int, *, plain: bool) -> tuple[str, str]:
 
 def results(head: str, cells: Sequence[tuple[str, str]], tail: str, width: int) -> str:
     """Return results as one line if it fits, else as a line with a small table below."""
-    line = "  ".join([head, *(f"{name} {value}" for name, value in cells), tail])
-    if len(line) <= width or not cells:
+    parts = [head, *(f"{name} {value}" for name, value in cells), tail]
+    shorter = sum(max(0, _NUMBER - len(value)) for _, value in cells)
+    if len(line := "  ".join(parts)) + shorter <= width or not cells:
         return line
     return "\n".join([f"{head}  {tail}", *(f"  {row}" for row in grid(cells, width - 2))])

@@ -1,5 +1,6 @@
 """Processes on Ray, through Ray Train."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,10 @@ def launch(
 
 
 def _run_worker(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    package = os.path.dirname(str(import_module("ray").__file__))
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(package):  # some of Ray's loggers have the name of their file
+            logging.getLogger(name).setLevel(logging.ERROR)
     return call_on_cluster(fn, args)
 
 
