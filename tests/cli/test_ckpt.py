@@ -149,14 +149,14 @@ def test_ls_takes_a_run_or_its_checkpoints(stoker, run, below):
 
 
 def test_ls_as_json_has_every_value_and_the_best_is_that_of_retention(stoker, run):
-    rows = json.loads(stoker("ls", run, "--json")[1])
+    rows = list(map(json.loads, stoker("ls", run, "--json")[1].splitlines()))
     by_loss = min(rows[1:], key=lambda row: row["metrics"]["val/loss"])
     assert [row["step"] for row in rows if "val/loss" in row["best"]] == [by_loss["step"]]
     assert rows[4]["epoch"] == 4
     assert rows[4]["samples"] == 80
     assert rows[4]["faults"] == []
     assert rows[4]["size"] == sum(f.stat().st_size for f in ckpt(run, 20).iterdir())
-    (one,) = json.loads(stoker("ls", ckpt(run, 10), "--json")[1])
+    (one,) = map(json.loads, stoker("ls", ckpt(run, 10), "--json")[1].splitlines())
     assert one["step"] == 10
 
 
@@ -220,7 +220,9 @@ def test_one_that_a_live_run_removes_meanwhile_is_no_fault(stoker, run, monkeypa
     assert code == 0
     assert "step-00000005: removed in the meantime" in out
     shutil.copytree(ckpt(run, 10), ckpt(run, 5))
-    assert [row["step"] for row in json.loads(stoker("ls", run, "--json")[1])] == [0, 10, 15, 20]
+    assert [
+        row["step"] for row in list(map(json.loads, stoker("ls", run, "--json")[1].splitlines()))
+    ] == [0, 10, 15, 20]
 
 
 # -- show
@@ -333,7 +335,7 @@ def steps(run):
 
 
 def test_prune_keeps_the_newest_each_nth_and_the_best(stoker, run):
-    rows = json.loads(stoker("ls", run, "--json")[1])
+    rows = list(map(json.loads, stoker("ls", run, "--json")[1].splitlines()))
     worst = max(rows[1:], key=lambda row: row["metrics"]["val/loss"])["step"]
     how = ("--keep", 1, "--keep-every", 10, "--best", "val/loss", "--mode", "max")
     expected = sorted({0, 10, 20, worst})

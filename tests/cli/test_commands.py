@@ -488,7 +488,7 @@ def test_the_help_of_train_has_every_field_of_run(stoker):
 
     from stoker.config import RunConfig
 
-    code, out, _ = stoker("train", "--help")
+    code, out, _ = stoker("train", "--help-all")
     assert code == 0
     for one in fields(RunConfig):
         assert f"run.{one.name}" in out

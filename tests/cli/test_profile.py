@@ -66,7 +66,7 @@ def test_numbers_and_trace_go_to_the_paths_given(stoker, folder):
     before = everything_in(folder)
     code, out, err = stoker(
         *("profile", "cfg.yaml", "model.width=16", *SHORT),
-        "--json",
+        "--output",
         "a/c.json",
         "--trace",
         "t.json",

@@ -22,7 +22,8 @@ train cfg.yaml run.limit_val_batches=-1                 | run.limit_val_batches
 train cfg.yaml run.dir=cfg.yaml                         | not a writable folder
 explain cfg.yaml run.validate_every=1epoch              | did you mean '1ep'?
 prove cfg.yaml run.validate_every=1epoch                | did you mean '1ep'?
-profile cfg.yaml --json .                               | --json '.' is a folder
+profile cfg.yaml --output x.txt                         | --output must end in .json
+profile cfg.yaml --json cost.json                       | is not an override
 run cfg.yaml                                            | use 'stoker train cfg.yaml'
 run binary.py                                           | is not a Python script
 run syntax.py                                           | syntax.py:1

@@ -17,7 +17,7 @@ def uninterrupted(tmp_path_factory) -> dict:
     return result(folder / "runs" / "frail")
 
 
-NOTICE = "hooks 'Dies' act at every step"
+NOTICE = "hint: hooks 'Dies' act at every step"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.cli.common import FAILED, OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean_path
 from stoker.storage import local_path
@@ -68,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
 
     def ready() -> None:
-        print(f"the board of {root} is at {address} (Ctrl-C to stop)", flush=True)
+        text = f"the board of {root} is at {address} (Ctrl-C to stop)"
+        emit("board", text, runs=root, url=address)
         if options.open:
             open_browser(address)
 

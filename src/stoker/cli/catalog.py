@@ -4,6 +4,7 @@ import argparse
 import inspect
 
 from stoker.cli.common import OK, frozen_imports
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 
@@ -21,13 +22,17 @@ def run(options: argparse.Namespace) -> int:
     names = list(HOOKS) if options.command == "hooks" else metrics.available()
     get = HOOKS.get if options.command == "hooks" else metrics.metric_class
     name = options.name
+    kind = options.command.removesuffix("s")
     if name is None:
         for one in names:
             summary = (inspect.getdoc(get(one)) or "").partition("\n")[0]
-            print(f"{one:<16} {summary}" if options.command == "hooks" else one)
+            text = f"{one:<16} {summary}" if kind == "hook" else one
+            emit(kind, text, name=one, summary=summary)
         return OK
     if name not in names:
-        kind = options.command.removesuffix("s")
         raise ConfigError(f"there is no {kind} '{name}'{did_you_mean(name, names)}")
-    print(f"{name}{inspect.signature(get(name))}\n\n{inspect.getdoc(get(name))}")
+    signature, doc = str(inspect.signature(get(name))), inspect.getdoc(get(name)) or ""
+    summary = doc.partition("\n")[0]
+    text = f"{name}{signature}\n\n{doc}"
+    emit(kind, text, name=name, summary=summary, signature=signature, doc=doc)
     return OK

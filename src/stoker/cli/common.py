@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.config.run_section import help_lines
 from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import did_you_mean_path
 from stoker.storage import local_path
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -49,13 +50,17 @@ overrides:
   +hooks=EarlyStopping       append to a list
   ~hooks.1                   remove a value
 
-fields of run (all optional):
 """
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the config, its overrides and ``--allow``."""
-    parser.epilog = _OVERRIDES + _run_fields()
+    parser.epilog = (
+        f"{_OVERRIDES}\n{parser.prog} --help-all lists the fields of run, as run.epochs."
+    )
+    parser.add_argument(
+        "--help-all", action=_HelpAll, nargs=0, help="Also show the fields of run, and exit."
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(accepts_overrides=True)
     parser.add_argument("config", metavar="CFG", help="A .py or .yaml file, or a run folder.")
@@ -63,6 +68,36 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "overrides", metavar="key=value", nargs="*", default=[], help="Overrides; see below."
     )
     add_allow(parser)
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help of a command together with the fields of ``run``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.epilog = f"{_OVERRIDES}\nfields of run (all optional):\n{_run_fields()}"
+        parser.print_help()
+        parser.exit()
+
+
+def run_folder(path: Path) -> Path:
+    """Return the path of a run, checked."""
+    from stoker.rundir.folder import holds_run
+
+    if not path.exists():
+        raise ConfigError(f"there is no '{path}'{did_you_mean_path(path)}")
+    if not path.is_dir() or not holds_run(path):
+        runs = [str(one) for one in runs_in(path)]
+        near = f"; did you mean {' '.join(runs[:5])}?" if runs else ""
+        raise ConfigError(f"'{path}' is not a run folder{near}")
+    return path
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder."""
+    from stoker.rundir.folder import holds_run
+
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [one for one in inside if one.is_dir() and holds_run(one)]
 
 
 def add_allow(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 import argparse
 
 from stoker.cli.common import OK, add_config, frozen_imports
+from stoker.cli.output import emit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the config as YAML, or the origin of one value."""
     with frozen_imports():
+        from yaml import safe_load
+
         from stoker.config import load
     config = load(options.config, options.overrides, allow=options.allow)
     if options.check:
         config.check()
     if options.why is not None:
-        print(config.why(options.why))
+        origin = config.why(options.why)
+        emit("config_value", origin, key=options.why, text=origin)
     else:
-        print(config.text(), end="")
+        text = config.text()
+        emit("config", text.removesuffix("\n"), config=safe_load(text))
     return OK

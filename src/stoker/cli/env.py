@@ -4,6 +4,7 @@ import argparse
 import json
 
 from stoker.cli.common import OK, frozen_imports
+from stoker.cli.output import emit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +18,5 @@ def run(options: argparse.Namespace) -> int:
     found = environment()
     if found["git"] is not None:
         found["git"].pop("diff")
-    print(json.dumps(found, indent=2))
+    emit("env", json.dumps(found, indent=2), **found)
     return OK

@@ -4,6 +4,7 @@ import argparse
 
 from stoker.cli import launching
 from stoker.cli.common import OK, add_config, add_weights, frozen_imports
+from stoker.cli.output import emit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,9 @@ def run(options: argparse.Namespace) -> int:
     with frozen_imports():
         from stoker.cli.jobs import trained_job
         from stoker.core import dist
-    for name, value in trained_job(options).evaluate().items():
-        if dist.is_main():
-            print(f"{name} {value:.6g}")
+    job, weights = trained_job(options)
+    metrics = job.evaluate()
+    if dist.is_main():
+        text = [f"{name} {value:.6g}" for name, value in metrics.items()]
+        emit("evaluate", text, weights=weights, metrics=metrics)
     return OK

@@ -26,14 +26,15 @@ _NOT_TRAINED = ("val_loader", "predict_loader", "hooks")
 
 def job_from(options: argparse.Namespace, *, training: bool = True) -> Job:
     """Build the job that the config and the overrides describe."""
-    config = load(options.config, options.overrides, allow=options.allow)
+    silent = ["run.progress=false"] if options.quiet else []
+    config = load(options.config, [*options.overrides, *silent], allow=options.allow)
     with frozen_imports():
         config.faults()  # imports the modules that the config names
     return build_job(config, training=training)
 
 
-def trained_job(options: argparse.Namespace) -> Job:
-    """Build the job without its training parts and load trained weights into the model."""
+def trained_job(options: argparse.Namespace) -> tuple[Job, Path]:
+    """Build the job without its training parts, with trained weights; return also their file."""
     if options.weights and not (given := local_path(options.weights, "--weights")).is_file():
         what = "is a folder" if given.is_dir() else "does not exist"
         raise ConfigError(f"--weights '{given}' {what}, expected a .safetensors file")
@@ -46,9 +47,9 @@ def trained_job(options: argparse.Namespace) -> Job:
     found = [f"{kind}: {', '.join(names)}" for kind, names in mismatches.items() if names]
     if found:
         raise ConfigError(f"the weights in '{path}' do not fit this model: {'; '.join(found)}")
-    if dist.is_main():
+    if dist.is_main() and not options.quiet:
         print(f"weights of {path}", file=sys.stderr)
-    return job
+    return job, path
 
 
 def _weights_file(options: argparse.Namespace, job: Job) -> Path:

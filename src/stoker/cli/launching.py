@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from stoker.cli import output
 from stoker.cli.common import frozen_imports
 from stoker.config.yaml_text import ConfigError
 
@@ -63,7 +64,7 @@ def launch(command: Command, options: argparse.Namespace) -> int:
         accepted = launch.accepted_options(options.on)
         if {"nproc", "workers"} & set(accepted):
             layout_of(run).filled(options.nproc or options.workers or 1)
-        code: int = launch.run(
+        code, lines = launch.run(
             _run_in_folder,
             command,
             argparse.Namespace(**{**vars(options), **dict.fromkeys(_OPTIONS)}),
@@ -73,7 +74,8 @@ def launch(command: Command, options: argparse.Namespace) -> int:
         )
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
-    return code
+    output.replay(lines)
+    return int(code)
 
 
 def _options_from_config(run: Any, accepted: Collection[str]) -> dict[str, Any]:
@@ -91,6 +93,10 @@ def _options_from_config(run: Any, accepted: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def _run_in_folder(command: Command, options: argparse.Namespace, folder: str) -> int:
+def _run_in_folder(
+    command: Command, options: argparse.Namespace, folder: str
+) -> tuple[int, list[str]]:
+    """Return the exit code, and the results: the launcher prints them, once and in order."""
     os.chdir(folder)  # relative paths mean the same on a cluster
-    return command(options)
+    with output.collected(json=options.json, quiet=options.quiet) as lines:
+        return command(options), lines

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from types import ModuleType
 from typing import NoReturn
 
+from stoker.cli import output
 from stoker.cli.common import FAILED, INTERRUPTED, OK, USAGE, set_known
 from stoker.cli.unknown_options import Unknown, fault, separate
 from stoker.config.other_trainers import use_instead
@@ -30,6 +32,8 @@ _COMMANDS = {
     "lr-find": ("lr_find", "Sweep the learning rate and suggest a value."),
     "profile": ("profile", "Show where the time of a step goes, hook by hook."),
     "prove": ("prove", "Kill a training repeatedly and check that it ends at the same bits."),
+    "status": ("status", "Show the state of runs: step, epoch, metrics, time left."),
+    "wait": ("wait", "Wait until a run has ended; the exit code says how."),
     "report": ("report", "Write a report about runs: curves, configuration, goodput, model card."),
     "ckpt": ("ckpt", "List, verify, show, compare, prune, export and import checkpoints."),
     "board": ("board", "Serve a live dashboard of runs."),
@@ -39,6 +43,7 @@ _COMMANDS = {
     "metrics": ("catalog", "List the available metrics, or describe one."),
     "env": ("env", "Print versions, hardware and code state, as stored with each run."),
     "new": ("new", "Create a starter project that is ready to train."),
+    "schema": ("schema", "Print the JSON schema of what --json prints."),
 }
 """Command → the module of `stoker.cli` that implements it, and its help text."""
 
@@ -50,6 +55,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = import_module(f"stoker.cli.{_COMMANDS[name][0]}") if name in _COMMANDS else None
     _replace_characters()
     parser, chosen = _parser(name, command)
+    with output.opened(json=_wants_json(argv, name)):
+        return _run(parser, chosen, command, argv)
+
+
+def _wants_json(argv: Sequence[str], name: str) -> bool:
+    """Return whether ``--json`` is given, and not as an argument of a script."""
+    words = list(argv)
+    if name == "run":
+        options = words[words.index(name) + 1 :]
+        words = list(takewhile(lambda word: word.startswith("-"), options))
+    return "--json" in words
+
+
+def _run(
+    parser: "_Parser", chosen: "_Parser | None", command: ModuleType | None, argv: Sequence[str]
+) -> int:
     try:
         words, unknown = _separate(argv, chosen)
         options, rest = parser.parse_known_args(words)
@@ -57,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return USAGE
         _check_words(options, rest, unknown)
-        code: int = command.run(options)
+        with output.opened(json=options.json, quiet=options.quiet):
+            code: int = command.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `stoker config | head`
@@ -65,11 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     except KeyboardInterrupt:
         print("stoker: stopped immediately by Ctrl-C", file=sys.stderr)
+        output.emit_error(["stopped immediately by Ctrl-C"], INTERRUPTED)
         return INTERRUPTED
-    except (StokerError, ValueError, TypeError) as error:
-        if not is_sentence(error):
-            raise
-        return _report(error)
+    except Exception as error:
+        if isinstance(error, StokerError | ValueError | TypeError) and is_sentence(error):
+            return _report(error)
+        output.emit_error([f"{type(error).__name__}: {error}"], FAILED)
+        raise
 
 
 def _report(error: StokerError | ValueError | TypeError) -> int:
@@ -82,9 +106,10 @@ def _report(error: StokerError | ValueError | TypeError) -> int:
         print(f"stoker: {len(faults)} errors", file=sys.stderr)
     for one in faults:
         print(f"stoker: {one}", file=sys.stderr)
-    if isinstance(error, RankFailed):
-        return error.code
-    return USAGE if isinstance(error, ConfigError | UnsupportedURLError) else FAILED
+    is_usage = isinstance(error, ConfigError | UnsupportedURLError)
+    code = error.code if isinstance(error, RankFailed) else USAGE if is_usage else FAILED
+    output.emit_error(faults, code)
+    return code
 
 
 def _separate(
@@ -145,6 +170,7 @@ class _Parser(argparse.ArgumentParser):
         if word and subparsers:
             name = f"{self.prog.partition(' ')[2]} {word}".strip()
             message = f"there is no command '{name}'{did_you_mean(word, subparsers[0].choices)}"
+        output.emit_error([message], USAGE)
         self.exit(USAGE, f"stoker: {message} (stoker --help)\n")
 
 
@@ -164,6 +190,8 @@ def _parser(chosen: str, module: ModuleType | None) -> tuple[_Parser, _Parser | 
     }
     if module is not None:
         module.add_arguments(parsers[chosen])
+        if chosen != "ckpt":  # its actions have them
+            output.add_arguments(parsers[chosen])
         set_known(parsers[chosen])
     return parser, parsers.get(chosen)
 

@@ -6,8 +6,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from stoker.cli.common import OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
+
+_FILES = ("config.yaml", "net.py", "README.md", "AGENTS.md")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,16 +27,15 @@ def run(options: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         name = folder.absolute().name
-        for file in ("config.yaml", "net.py", "README.md"):
+        for file in _FILES:
             text = (starter / f"{file}.txt").read_text(encoding="utf-8")
             (folder / file).write_text(
                 text.replace("{name}", name).replace("{quoted}", json.dumps(name)), encoding="utf-8"
             )
     except OSError as error:
         raise ConfigError(f"'{folder}' cannot be created: {error.strerror}") from error
-    print(f"{folder} is ready:")
-    print(f"  cd {_quoted(folder)}")
-    print("  stoker train config.yaml")
+    lines = [f"{folder} is ready:", f"  cd {_quoted(folder)}", "  stoker train config.yaml"]
+    emit("new", lines, folder=folder, files=list(_FILES))
     return OK
 
 

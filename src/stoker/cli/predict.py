@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli.common import OK, add_config, add_weights, frozen_imports, output_path
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import atomic_file
 
@@ -32,11 +33,13 @@ def run(options: argparse.Namespace) -> int:
     path = output_path(options.output, "--output", tuple(_WRITERS))
     with frozen_imports():
         from stoker.cli.jobs import trained_job
-    arrays = _arrays(trained_job(options).predict())
+    job, weights = trained_job(options)
+    arrays = _arrays(job.predict())
     with atomic_file(path) as temporary:
         _WRITERS[path.suffix](temporary, arrays)
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-    print(f"{path}: {shapes}")
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    text = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    emit("predict", f"{path}: {text}", output=path, weights=weights, shapes=shapes)
     return OK
 
 

@@ -2,9 +2,10 @@
 
 import argparse
 import sys
-from functools import partial
+from dataclasses import asdict
 
 from stoker.cli.common import FAILED, OK, add_config, frozen_imports
+from stoker.cli.output import emit, emit_error, note
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import StokerError
 
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(f"--{name} must be at least 1, got {count}")
     with working_folder(keep=options.keep) as folder:
         if options.keep:
-            print(f"runs, records and logs are kept in {folder}", flush=True)
+            note(f"runs, records and logs are kept in {folder}")
         try:
             verdict = prove(
                 config,
@@ -58,14 +59,25 @@ def run(options: argparse.Namespace) -> int:
                 at=kinds,
                 seed=options.seed,
                 nproc=options.nproc,
-                log=partial(print, flush=True),
+                log=note,
             )
         except ConfigError:
             raise
         except StokerError as error:
             print(f"stoker: {error}", file=sys.stderr)
+            emit_error([str(error)], FAILED)
             return FAILED
-    print(f"\n{verdict.text()}")
+    emit(
+        "prove",
+        f"\n{verdict.text()}",
+        same=verdict.same,
+        steps=verdict.steps,
+        kills=[asdict(kill) for kill in verdict.kills],
+        compared=verdict.compared,
+        notes=verdict.notes,
+        text=verdict.text(),
+        folder=folder if options.keep else None,
+    )
     if not verdict.same and not options.keep:
-        print("note: pass --keep to inspect both runs afterwards")
+        note("note: pass --keep to inspect both runs afterwards")
     return OK if verdict.same else FAILED

@@ -4,9 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import FAILED, OK, frozen_imports, output_path
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean_path
+from stoker.cli.common import FAILED, OK, frozen_imports, output_path, run_folder
+from stoker.cli.output import emit
 from stoker.rundir import files
 from stoker.storage import local_path
 
@@ -43,23 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the goodput of runs, or write a report about them."""
-    paths = [_run_folder(local_path(path, "the run")) for path in options.runs]
+    paths = [run_folder(local_path(path, "the run")) for path in options.runs]
     if options.goodput:
         return max([_print_goodput(path) for path in paths])
     return _write(options, paths)
-
-
-def _run_folder(path: Path) -> Path:
-    from stoker.rundir.folder import holds_run
-
-    if not path.exists():
-        raise ConfigError(f"there is no '{path}'{did_you_mean_path(path)}")
-    if not path.is_dir() or not holds_run(path):
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-        runs = [str(one) for one in inside if one.is_dir() and holds_run(one)]
-        near = f"; did you mean {' '.join(runs[:5])}?" if runs else ""
-        raise ConfigError(f"'{path}' is not a run folder{near}")
-    return path
 
 
 def _print_goodput(path: Path) -> int:
@@ -68,13 +54,21 @@ def _print_goodput(path: Path) -> int:
 
     reader = RunReader(path)
     attempts = reader.attempts()
-    for fault in reader.faults:
-        print(f"{path}: {fault}")
+    lines = [f"{path}: {fault}" for fault in reader.faults]
     if not attempts:
-        print(f"{path}: goodput is unknown: it has no readable {files.LEDGER}")
+        lines.append(f"{path}: goodput is unknown: it has no readable {files.LEDGER}")
+        emit("goodput", lines, run=path, share=None, seconds={}, attempts=0, faults=reader.faults)
         return FAILED
-    for line in _goodput_lines(path, goodput_of(attempts)):
-        print(line)
+    found = goodput_of(attempts)
+    emit(
+        "goodput",
+        [*lines, *_goodput_lines(path, found)],
+        run=path,
+        share=found.share,
+        seconds=found.seconds,
+        attempts=len(found.attempts),
+        faults=reader.faults,
+    )
     return OK
 
 
@@ -104,6 +98,6 @@ def _write(options: argparse.Namespace, paths: list[Path]) -> int:
     name = options.output or f"report.{options.format or 'html'}"
     output = output_path(name, "--output", suffixes)
     kind = options.format or output.suffix.removeprefix(".")
-    for written in write_report(paths, output, kind, quick=options.quick):
-        print(written)
+    written = [str(path) for path in write_report(paths, output, kind, quick=options.quick)]
+    emit("report", written, runs=paths, files=written)
     return OK

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.cli.common import OK, frozen_imports
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 
 
@@ -48,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         runpy.run_path(str(script), run_name="__main__")
     except _Explained as explained:  # printed here, in case the script redirects its output
-        print(explained.text)
+        emit("script", explained.text, script=script, explanation=explained.text)
+    else:
+        emit("script", script=script, explanation=None)
     return OK
 
 

@@ -1,10 +1,14 @@
 """``stoker train``: train the model that a config describes."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from stoker.cli import evaluate, launching
 from stoker.cli.common import INTERRUPTED, OK, add_config, add_weights, frozen_imports
+from stoker.cli.output import emit, note
 from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import Preempted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,22 +43,46 @@ def run(options: argparse.Namespace) -> int:
         from stoker.cli.jobs import job_from
         from stoker.core import dist
     job = job_from(options)
-    history = job.fit(fast_dev_run=options.fast_dev_run)
+    try:
+        history = job.fit(fast_dev_run=options.fast_dev_run)
+    except Preempted:
+        if dist.is_main():
+            _emit(job.trainer.run, "preempted")
+        raise
     code = INTERRUPTED if "Ctrl-C" in (history.stop_reason or "") else OK
     if not dist.is_main():
         return code
     if options.fast_dev_run:
-        print("one batch of training and validation succeeded; nothing was written")
+        text = "one batch of training and validation succeeded; nothing was written"
+        emit("train", text, **_fields(job.trainer.run, "finished"))
         return OK
-    folder = job.trainer.run.dir
-    if folder is not None and folder.exists():
-        print(f"the run is in {folder}")
+    folder = _emit(job.trainer.run, "stopped" if code else "finished")
+    if folder is not None:
         trained = folder if any(map(_makes_another_run, options.overrides)) else options.config
-        print(
+        note(
             f"next: stoker evaluate {trained}, or change a value: "
             f"stoker train {options.config} optimizer.lr=…"
         )
     return code
+
+
+def _emit(run: Any, state: str) -> Path | None:
+    """Print where the run is stored, and return it."""
+    fields = _fields(run, state)
+    folder: Path | None = fields["run"]
+    emit("train", f"the run is in {folder}" if folder is not None else (), **fields)
+    return folder
+
+
+def _fields(run: Any, state: str) -> dict[str, Any]:
+    return {
+        "run": run.dir if run.dir is not None and run.dir.exists() else None,
+        "state": state,
+        "why": run.stop_reason or "",
+        "step": run.step,
+        "epoch": run.epoch,
+        "metrics": run.metrics,
+    }
 
 
 def _check_options(options: argparse.Namespace) -> None:

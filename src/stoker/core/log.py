@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.core import dist
@@ -11,6 +12,9 @@ from stoker.rundir import files
 _FILE_FORMAT = logging.Formatter(
     "%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
 )
+
+
+_hinted: set[str] = set()
 
 
 class RankLogger:
@@ -31,6 +35,12 @@ class RankLogger:
     def info(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
         """Log what happens."""
         self._log(logging.INFO, message, ranks)
+
+    def hint(self, message: str) -> None:
+        """Log a switch that the user may want to set, once per process."""
+        if message not in _hinted:
+            _hinted.add(message)
+            self._log(logging.INFO, f"hint: {message}", (0,))
 
     def warning(self, message: str, *, ranks: Sequence[int] | None = (0,)) -> None:
         """Log what the user may want to change."""
@@ -76,6 +86,20 @@ class _Terminal(logging.Handler):
         loud = record.levelno >= logging.WARNING
         label = f"{record.levelname.lower()}: " if loud else ""
         print(label + record.getMessage(), file=sys.stderr)
+
+
+@contextmanager
+def only_warnings() -> Iterator[None]:
+    """Within it, the terminal shows warnings and errors; the log file still gets everything."""
+    get_logger()
+    shown = [one for one in logging.getLogger("stoker").handlers if isinstance(one, _Terminal)]
+    for handler in shown:
+        handler.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for handler in shown:
+            handler.setLevel(logging.INFO)
 
 
 class LogFile(logging.Handler):

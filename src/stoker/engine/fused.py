@@ -63,11 +63,9 @@ def suggest_fused(engine: Any) -> None:
         if chosen or rejected or size < _LARGE or not can_fuse(kind, parameters, engine.device):
             continue
         key = f"optimizer.{name}" if name else "optimizer"
-        _log.info(
-            f"{kind.__name__} updates {size:,} parameters tensor by tensor; the fused "
-            f"implementation takes a fraction of the time and rounds a little differently: set "
-            f"{key}.fused=auto in a config, {kind.__name__}(…, fused=True) in a script (False "
-            "keeps the current one)"
+        _log.hint(
+            f"{key}.fused=auto, or {kind.__name__}(…, fused=True), updates faster and rounds a "
+            "little differently"
         )
 
 

@@ -2,10 +2,6 @@
 
 import sys
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
@@ -14,38 +10,32 @@ from stoker.core.timers import Pace
 from stoker.events.writers.console import format_number
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.summary import Summary
-from stoker.hooks.write import epoch_line
+from stoker.hooks.terminal import Level, Screen, can_draw, format_clock, width_of
+from stoker.hooks.write import epoch_text
 from stoker.run import Run
 
-_MAX_RESULTS = 2
-"""How many validation results the bar shows."""
-
-
-@dataclass(slots=True, eq=False)
-class _Level:
-    """One bar: its label, what it counts, and how far it is."""
-
-    label: str
-    total: int | None
-    started: float
-    done: int = 0
-    text: str = ""
+_RESULTS_FIRST = 2
+"""How many validation results are shown before the learning rate and the throughput."""
+_LONGEST_PAUSE = 600.0
+"""The most seconds between two lines in a log."""
 
 
 class Progress(Hook):
     """Show a progress bar on rank 0, and print one line of results per epoch.
 
-    The bar shows the loss, the latest validation results, the learning rate, samples per second and
-    the estimated time left; a validation adds a second bar. A run of at least five epochs or one
-    minute ends with a table of its last and best results, including those of earlier attempts.
+    The bar shows epoch, step, the estimated time left and the loss, and as far as the terminal is
+    wide enough the latest validation results, the learning rate and samples per second. It follows
+    a change of the width; a validation adds a second bar. Results that need more than a line are
+    printed as a small table. A run of at least five epochs or one minute ends with a table of its
+    last and best results, including those of earlier attempts.
 
-    The bar needs a terminal, or a notebook with ipywidgets. Elsewhere, plain lines are printed: one
-    per epoch, and one every ``lines`` seconds in between. Output goes to standard error;
-    ``NO_COLOR`` is respected.
+    The bar needs a terminal, or a notebook with ipywidgets. Elsewhere, with ``TERM=dumb`` and if
+    ``CI`` is set, plain lines are printed: one per epoch, and one every ``lines`` seconds in
+    between, less often in a run of hours. Output goes to standard error; ``NO_COLOR`` is respected.
 
     Args:
         refresh: Seconds between two updates of the bar.
-        lines: Seconds between two lines if there is no bar.
+        lines: Least seconds between two lines if there is no bar.
     """
 
     observes = True
@@ -55,11 +45,13 @@ class Progress(Hook):
     def __init__(self, *, refresh: float = 0.25, lines: float = 30.0) -> None:
         self._refresh = refresh
         self._lines = lines
-        self._bar: Any = None
-        self._levels: list[_Level] = []
-        self._level = _Level("", None, 0.0)
+        self._screen: Screen | None = None
+        self._levels: list[Level] = []
+        self._level = Level("", None, 0.0)
         self._due = 0.0
         self._pace = Pace(0)
+        self._started = 0.0
+        self._widths: dict[str, int] = {}
         self._counts: deque[tuple[float, int]] = deque(maxlen=20)
         self._summary: Summary | None = None
         self._best: dict[str, tuple[float, int]] = {}
@@ -68,7 +60,7 @@ class Progress(Hook):
 
     def before_train(self, run: Run) -> None:
         """Start estimating the remaining time."""
-        self._pace = Pace(run.step)
+        self._pace, self._started = Pace(run.step), perf_counter()
         if run.step == 0:
             self._best.clear()
         self._summary = Summary(run, self._best)
@@ -97,7 +89,8 @@ class Progress(Hook):
         if self._summary is not None:
             self._summary.add(run)
         if dist.is_main():
-            print(epoch_line(run, perf_counter() - started), file=sys.stderr, flush=True)
+            text = epoch_text(run, perf_counter() - started, width_of(sys.stderr))
+            print(text, file=sys.stderr, flush=True)
 
     # Validation and prediction
 
@@ -129,12 +122,12 @@ class Progress(Hook):
     def after_run(self, run: Run) -> None:
         """Remove the bars and print the summary."""
         self._levels.clear()
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._screen is not None:
+            self._screen.close()
+            self._screen = None
         summary, self._summary = self._summary, None
         if summary is not None and summary.worthwhile and run.error is None and dist.is_main():
-            print(summary.text(run), file=sys.stderr, flush=True)
+            print(summary.text(run, width_of(sys.stderr)), file=sys.stderr, flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best results so far, for the summary."""
@@ -148,62 +141,72 @@ class Progress(Hook):
     # Drawing
 
     def _begin(self, label: str, total: int | None) -> None:
-        self._level = _Level(label, total, perf_counter())
+        self._level = Level(label, total, perf_counter())
         self._levels.append(self._level)
-        if self._bar is None:
-            wait = min(0.1, self._refresh) if _can_draw() else self._lines
+        if self._screen is None:
+            wait = min(0.1, self._refresh) if can_draw() else self._lines
             self._due = self._level.started + wait
 
     def _end(self) -> None:
         self._levels.pop()
         if self._levels:
             self._level = self._levels[-1]
-        if self._bar is not None:
-            for task in self._bar.tasks[len(self._levels) :]:
-                task.visible = False
 
     def _show(self, run: Run | None = None) -> None:
         """Update the bar or print a line; pass the run to include the state of training."""
         if not dist.is_main():
             return
         level, now = self._level, perf_counter()
-        if _can_draw():
-            level.text = "  ".join(self._describe(run)) if run is not None else ""
-            self._draw()
+        draws = can_draw()
+        if not draws and now < self._due:
+            return
+        if run is not None:
+            self._describe(run, level)
+        if draws:
+            if self._screen is None:
+                self._screen = Screen()
+            self._screen.draw(self._levels)
             self._due = perf_counter() + self._refresh
-        elif now >= self._due:
-            count = f"{level.done}/{level.total}" if level.total else str(level.done)
-            state = self._describe(run) if run is not None else ()
-            print("  ".join([level.label, count, *state]), file=sys.stderr, flush=True)
-            self._due = now + self._lines
+        else:
+            print(level.line(width_of(sys.stderr)), file=sys.stderr, flush=True)
+            pause = min(_LONGEST_PAUSE, (now - self._started) / 100)
+            self._due = now + max(self._lines, pause)
 
-    def _draw(self) -> None:
-        if self._bar is None:
-            self._bar = _make_bar()
-            self._bar.start()
-        for _ in self._levels[len(self._bar.tasks) :]:
-            self._bar.add_task("", visible=False, text="")
-        for task, level in zip(self._bar.tasks, self._levels, strict=False):
-            task.description, task.visible = level.label, True
-            task.completed, task.total = level.done, level.total
-            task.fields["text"] = level.text
-        self._bar.refresh()
-
-    def _describe(self, run: Run) -> Iterator[str]:
-        """Yield the loss, results, rates and remaining time of training."""
+    def _describe(self, run: Run, level: Level) -> None:
+        """Set what is shown of the state of training, the most important first."""
         with dist.alone():
             readings = run.events.readings()
-        results = [name for name in readings if name.startswith("val/")][-_MAX_RESULTS:]
-        for name, value in readings.items():
-            if name.startswith(("train/", "lr")) or name in results:
-                yield f"{name.removeprefix('train/')} {format_number(name, value)}"
-        rate = self._rate(run)
-        if rate is not None:
-            yield f"{format_number('', rate)} samples/s"
+        cells = {name: self._cell(name, value) for name, value in readings.items()}
+        results = [name for name in cells if name.startswith("val/")]
+        first, rest = results[:_RESULTS_FIRST], results[_RESULTS_FIRST:]
+        rates = [name for name in cells if name.startswith("lr")]
+        others = [n for n in cells if n.startswith("train/") and n != "train/loss"]
+        level.required = [self._time(run), *(cells[n] for n in cells if n == "train/loss")]
+        speed = [] if (rate := self._rate(run)) is None else [self._throughput(rate)]
+        level.optional = [
+            *(cells[name] for name in (*first, *rates)),
+            *speed,
+            *(cells[name] for name in (*rest, *others)),
+        ]
+
+    def _cell(self, name: str, value: float) -> str:
+        number = format_number(name, value)
+        return self._padded(name, f"{name.removeprefix('train/')} {number}")
+
+    def _throughput(self, rate: float) -> str:
+        return self._padded("samples/s", f"{format_number('', rate)} samples/s")
+
+    def _padded(self, name: str, text: str) -> str:
+        """Return a text in the largest width it has had, so that the bar does not jump."""
+        width = self._widths[name] = max(len(text), self._widths.get(name, 0))
+        return text.ljust(width)
+
+    def _time(self, run: Run) -> str:
+        """Return the time left, or the time that a run without a known end has taken."""
+        if run.total_steps is None:
+            return self._padded("eta", f"{format_clock(perf_counter() - self._started)} elapsed")
         eta = self._pace.eta(run.step, run.total_steps)
-        if eta is not None:
-            minutes, seconds = divmod(round(eta), 60)
-            yield f"eta {minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        return self._padded("eta", f"eta {format_clock(eta) if eta is not None else '-:--'}")
 
     def _reset_rate(self, run: Run) -> None:
         self._counts.clear()
@@ -215,33 +218,3 @@ class Progress(Hook):
         start, samples = self._counts[0]
         self._counts.append((now, run.samples))
         return (run.samples - samples) / (now - start) if now > start else None
-
-
-def _can_draw() -> bool:
-    """Return whether a bar can be redrawn in place."""
-    return sys.stderr.isatty() or _has_widgets()
-
-
-@cache
-def _has_widgets() -> bool:
-    """Return whether this is a notebook with ipywidgets, which rich uses to draw."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
-
-
-def _make_bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    return Bar(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}", style="cyan"),
-        console=Console(file=sys.stderr),
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=not _has_widgets(),  # a notebook shows printed lines anyway
-        redirect_stderr=not _has_widgets(),
-    )

@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from stoker.events.writers.console import format_number, format_table
+from stoker.events.writers.console import format_number, format_seconds, format_table
 from stoker.hooks.base.monitor import Monitor
 from stoker.run import Run
 
@@ -43,17 +43,30 @@ class Summary:
         is_long = perf_counter() - self._started >= _MIN_SECONDS
         return self._epoch > 0 and (self._epoch >= _MIN_EPOCHS or is_long)
 
-    def text(self, run: Run) -> str:
-        """Return the table and a closing line."""
-        rows = [("", "last", "best", "")]
+    def text(self, run: Run, width: int) -> str:
+        """Return the table and a closing line; a name that is too long has a line of its own."""
+        rows: list[tuple[str, ...]] = [("", "last", "best", "")]
         for name, value in self._last.items():
             best, epoch = self._best.get(name, (None, 0))
             cells = ("", "") if best is None else (format_number(name, best), f"epoch {epoch}")
             rows.append((name, format_number(name, value), *cells))
-        return f"{format_table(rows, left=(0, 3))}\n{self._closing_line(run)}"
+        return f"{_folded(rows, width)}\n{self._closing_line(run)}"
 
     def _closing_line(self, run: Run) -> str:
         seconds = perf_counter() - self._started
         rate = (run.samples - self._samples) / seconds
-        folder = f"; in {run.dir}" if run.dir is not None and run.dir.exists() else ""
-        return f"step {run.step}  {seconds:.1f} s  {rate:,.1f} samples/s{folder}"
+        counts = f"step {run.step}  {format_seconds(seconds)}  {rate:,.1f} samples/s"
+        return f"{counts}; in {run.dir}" if run.dir is not None and run.dir.exists() else counts
+
+
+def _folded(rows: list[tuple[str, ...]], width: int) -> str:
+    """Return a table in which a name that leaves no room for its numbers has a line of its own."""
+    numbers = max(
+        map(len, format_table([("", *row[1:]) for row in rows], left=(0, 3)).splitlines())
+    )
+    names = ["" if len(row[0]) + numbers > width else row[0] for row in rows]
+    table = format_table([(n, *row[1:]) for n, row in zip(names, rows, strict=True)], left=(0, 3))
+    lines = []
+    for name, row, line in zip(names, rows, table.splitlines(), strict=True):
+        lines += [line] if name == row[0] else [row[0], line]
+    return "\n".join(lines)

@@ -1,6 +1,7 @@
 """`Write` and `LogFile`: pass events and log records of a run to writers and a file."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from stoker.events import Cursor, RunProgress, Writer
 from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
+from stoker.hooks.terminal import results
 from stoker.run import Run
 from stoker.storage import explain_write_errors
 
@@ -224,7 +226,12 @@ class LogFile(Hook):
 
 def epoch_line(run: Run, seconds: float) -> str:
     """Return one line of results: ``epoch 2/5  step 30  train/loss 0.31  val/loss 0.4  1.2 s``."""
+    return epoch_text(run, seconds, sys.maxsize)
+
+
+def epoch_text(run: Run, seconds: float, width: int) -> str:
+    """Return the results of an epoch as a line, or as a small table if it is wider than that."""
     limit = f"/{run.max_epochs}" if run.max_epochs is not None else ""
-    results = [f"{name} {format_number(name, value)}" for name, value in run.metrics.items()]
-    counts = [f"epoch {run.current_epoch}{limit}", f"step {run.step}"]
-    return "  ".join([*counts, *results, format_seconds(seconds)])
+    cells = [(name, format_number(name, value)) for name, value in run.metrics.items()]
+    head = f"epoch {run.current_epoch}{limit}  step {run.step}"
+    return results(head, cells, format_seconds(seconds), width)

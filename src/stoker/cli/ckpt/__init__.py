@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from stoker.cli import output
 from stoker.cli.common import FAILED, USAGE, add_allow, frozen_imports, set_known
 from stoker.core.errors import CheckpointError
 
@@ -18,11 +19,12 @@ _ONE = "A checkpoint, or a run folder for its newest valid checkpoint."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
-    parser.set_defaults(print_help=parser.print_help)
+    parser.set_defaults(print_help=parser.print_help, json=False, quiet=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for name, (_, help, add_options) in _ACTIONS.items():
         action = actions.add_parser(name, help=help, description=help)
         add_options(action)
+        output.add_arguments(action)
         set_known(action)
 
 
@@ -44,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         fault = f"'{error.filename}' cannot be read: {error.strerror}"
     print(f"stoker: {fault}", file=sys.stderr)
-    return USAGE if options.action == "diff" else FAILED  # diff uses 1 for a difference
+    code = USAGE if options.action == "diff" else FAILED  # diff uses 1 for a difference
+    output.emit_error([fault], code)
+    return code
 
 
 def _add_ls(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +56,6 @@ def _add_ls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="Check manifests and file sizes instead of every byte."
     )
-    _add_json(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,6 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="CKPT", help=_ONE)
-    _add_json(parser)
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -125,10 +127,6 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=help)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="Print everything as JSON.")
 
 
 _ACTIONS = {

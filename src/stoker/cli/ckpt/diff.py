@@ -16,6 +16,7 @@ from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.common import FAILED, OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import local_path
 
@@ -165,13 +166,18 @@ def diff(options: argparse.Namespace) -> int:
     a, b = (Contents.read(path, verify=True) for path in (first, second))
     with reading(f"one of '{first}' and '{second}'"):
         found = _sections(a, b)
-    if not any(found.values()):
-        print("no difference")
-        return OK
-    print(f"A: {first}\nB: {second}")
+    same = not any(found.values())
+    lines = ["no difference"] if same else [f"A: {first}", f"B: {second}"]
     for name, rows in found.items():
-        _print(name, rows, options.top)
-    return FAILED
+        lines += _lines(name, rows, options.top)
+    listed = [
+        {"section": name, "path": row.path, "text": row.text}
+        for name, rows in found.items()
+        for row in rows[: options.top]
+    ]
+    counts = {name: len(rows) for name, rows in found.items()}
+    emit("diff", lines, a=first, b=second, same=same, counts=counts, differences=listed)
+    return OK if same else FAILED
 
 
 def _sections(a: Contents, b: Contents) -> dict[str, list[Difference]]:
@@ -214,13 +220,14 @@ def _of_ranks(a: Contents, b: Contents) -> Iterator[Difference]:
         yield from differences(one, other, f"rank {rank}")
 
 
-def _print(name: str, rows: list[Difference], top: int) -> None:
+def _lines(name: str, rows: list[Difference], top: int) -> list[str]:
     if not rows:
-        return
-    print(f"{name}: {len(rows)} {'differs' if len(rows) == 1 else 'differ'}")
+        return []
     shown = rows[:top]
     width = max(len(row.path) for row in shown)
-    for row in shown:
-        print(f"  {row.path:<{width}}  {row.text}")
-    if len(rows) > top:
-        print(f"  … and {len(rows) - top} more (--top {len(rows)})")
+    more = [f"  … and {len(rows) - top} more (--top {len(rows)})"] if len(rows) > top else []
+    return [
+        f"{name}: {len(rows)} {'differs' if len(rows) == 1 else 'differ'}",
+        *(f"  {row.path:<{width}}  {row.text}" for row in shown),
+        *more,
+    ]

@@ -13,6 +13,7 @@ from stoker.cli.ckpt.contents import Contents, read_verified
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import checked_output, save_pt, save_safetensors
 from stoker.cli.common import OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 
@@ -72,8 +73,9 @@ def export(options: argparse.Namespace) -> int:
         save_safetensors(output, weights)
     count = sum(isinstance(value, Tensor) for value in weights.values())
     kind = "averaged weights" if options.ema else "weights"
-    size = format_size(output.stat().st_size)
-    print(f"{output}: {kind} of step {contents.manifest.step}, {count} tensors, {size}")
+    size, step = output.stat().st_size, contents.manifest.step
+    text = f"{output}: {kind} of step {step}, {count} tensors, {format_size(size)}"
+    emit("export", text, output=output, step=step, tensors=count, size=size, ema=options.ema)
     return OK
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.cli.ckpt.weights_file import checked_output, save_safetensors
 from stoker.cli.common import OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import format_size, local_path
 
@@ -70,8 +71,9 @@ def import_(options: argparse.Namespace) -> int:
     weights = _only_tensors(_strip_prefixes(found))
     save_safetensors(output, weights)
     numbers = sum(value.numel() for value in weights.values())
-    size = format_size(output.stat().st_size)
-    print(f"{output}: {len(weights)} tensors, {numbers:,} numbers, {size}")
+    size = output.stat().st_size
+    text = f"{output}: {len(weights)} tensors, {numbers:,} numbers, {format_size(size)}"
+    emit("import", text, output=output, tensors=len(weights), numbers=numbers, size=size)
     return OK
 
 

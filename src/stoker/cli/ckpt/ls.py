@@ -1,8 +1,6 @@
 """``stoker ckpt ls`` and ``verify``: list checkpoints and check that they are valid."""
 
 import argparse
-import json
-import math
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
 from stoker.cli.ckpt.find import find_all, format_age, size_of
 from stoker.cli.common import FAILED, OK
+from stoker.cli.output import emit, note
 from stoker.events.writers.console import format_table
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage import format_size, local_path
@@ -47,12 +46,14 @@ def ls(options: argparse.Namespace) -> int:
     found = find_all(path)
     rows = [row for one in found if (row := _row(one, quick=options.quick)) is not None]
     _mark_best(rows)
-    if options.json:
-        print(json.dumps([_plain(row) for row in rows], indent=2))
-        return OK
-    _print_table(rows, valid="sizes match" if options.quick else "valid")
+    lines = _table(rows, valid="sizes match" if options.quick else "valid")
     for left in sorted(found[0].parent.glob(".step-*.partial-*")):
-        print(f"{left.name}: a save that is in progress or was interrupted")
+        lines.append(f"{left.name}: a save that is in progress or was interrupted")
+    if not options.json:
+        emit("checkpoint", lines)
+        return OK
+    for row in rows:
+        emit("checkpoint", **_plain(row))
     return OK
 
 
@@ -63,16 +64,16 @@ def verify(options: argparse.Namespace) -> int:
     for path in paths:
         faults = verify_checkpoint(path)
         if not path.exists():
-            print(f"{path.name}: removed in the meantime by a running training")
+            note(f"{path.name}: removed in the meantime by a running training")
             continue
         damaged += bool(faults)
+        lines = [f"{path.name}: {fault}" for fault in faults]
         if not faults:
             count = len(Manifest.read(path).files)
-            print(f"{path.name}: valid ({count} files, {format_size(size_of(path))})")
-        for fault in faults:
-            print(f"{path.name}: {fault}")
+            lines = [f"{path.name}: valid ({count} files, {format_size(size_of(path))})"]
+        emit("verified", lines, path=path, valid=not faults, faults=faults)
     if damaged:
-        print(f"{damaged} of {len(paths)} checkpoints {'is' if damaged == 1 else 'are'} damaged")
+        note(f"{damaged} of {len(paths)} checkpoints {'is' if damaged == 1 else 'are'} damaged")
     return FAILED if damaged else OK
 
 
@@ -116,18 +117,13 @@ def _plain(row: _Row) -> dict[str, Any]:
         "samples": row.info.get("samples"),
         "size": row.size,
         "saved": datetime.fromtimestamp(row.saved, UTC).isoformat(timespec="seconds"),
-        "metrics": {name: finite(value) for name, value in row.metrics.items()},
+        "metrics": row.metrics,
         "best": sorted(row.best),
         "faults": row.faults,
     }
 
 
-def finite(value: Any) -> Any:
-    """Return a value that JSON can hold: NaN and infinity become strings."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _print_table(rows: list[_Row], valid: str) -> None:
+def _table(rows: list[_Row], valid: str) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names.sort(key=lambda name: not name.startswith("val"))  # validation metrics first
     shown = names[:_COLUMNS]
@@ -139,11 +135,12 @@ def _print_table(rows: list[_Row], valid: str) -> None:
         epoch = str(row.info.get("epoch", "-"))
         age = format_age(now - row.saved)
         table.append([str(row.step), epoch, format_size(row.size), age, *results, state])
-    print(format_table(table, left=[len(table[0]) - 1]))
+    lines = [format_table(table, left=[len(table[0]) - 1])]
     if any(row.best for row in rows):
-        print("* best of the listed checkpoints")
+        lines.append("* best of the listed checkpoints")
     if len(names) > len(shown):
-        print(f"{len(names) - len(shown)} more metrics: --json")
+        lines.append(f"{len(names) - len(shown)} more metrics: --json")
+    return lines
 
 
 def _result(row: _Row, name: str) -> str:

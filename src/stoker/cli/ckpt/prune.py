@@ -8,6 +8,7 @@ from stoker.checkpoint import Best, CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
 from stoker.cli.common import FAILED, OK
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.monitor import Monitor
@@ -23,29 +24,25 @@ def prune(options: argparse.Namespace) -> int:
     folder = folder_of(path)
     rule = _rule(options, folder)
     if options.dry_run:
-        _print_plan(rule.prune(dry_run=True), folder)
+        planned = rule.prune(dry_run=True)
+        _emit({one: size_of(one) for one in planned}, folder, dry_run=True)
         return OK
     with rule:
         planned = rule.prune(dry_run=True)
         sizes = {one: size_of(one) for one in planned}
         removed = rule.prune()
-    for one in removed:
-        print(f"{one.name} removed ({format_size(sizes[one])})")
-    print(_summary(len(removed), sum(sizes[one] for one in removed), folder))
+    _emit({one: sizes[one] for one in removed}, folder, dry_run=False)
     return OK if removed == planned else FAILED
 
 
-def _print_plan(paths: list[Path], folder: Path) -> None:
-    for one in paths:
-        print(f"{one.name} would be removed ({format_size(size_of(one))})")
-    left = [one.name for one in Checkpoints(folder).list() if one not in paths]
-    size = format_size(sum(map(size_of, paths)))
-    print(f"{len(paths)} would be removed, {size}; {len(left)} would be kept: {', '.join(left)}")
-
-
-def _summary(removed: int, size: int, folder: Path) -> str:
-    left = [one.name for one in Checkpoints(folder).list()]
-    return f"{removed} removed, {format_size(size)}; {len(left)} kept: {', '.join(left)}"
+def _emit(sizes: dict[Path, int], folder: Path, *, dry_run: bool) -> None:
+    """Print what was removed, or would be, with the size of each."""
+    left = [one for one in Checkpoints(folder).list() if one not in sizes]
+    be, size = "would be " if dry_run else "", sum(sizes.values())
+    lines = [f"{one.name} {be}removed ({format_size(part)})" for one, part in sizes.items()]
+    names = ", ".join(one.name for one in left)
+    lines.append(f"{len(sizes)} {be}removed, {format_size(size)}; {len(left)} {be}kept: {names}")
+    emit("prune", lines, removed=list(sizes), kept=left, size=size, dry_run=dry_run)
 
 
 def _rule(options: argparse.Namespace, folder: Path) -> Checkpoints:

@@ -1,7 +1,6 @@
 """``stoker ckpt show``: print the contents of a checkpoint."""
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
 from stoker.cli.ckpt.find import find_one, format_age
-from stoker.cli.ckpt.ls import finite
 from stoker.cli.common import OK
+from stoker.cli.output import emit
 from stoker.storage import format_size, local_path
 
 
@@ -26,12 +25,8 @@ def show(options: argparse.Namespace) -> int:
     contents = Contents.read(find_one(local_path(options.path)), verify=False)
     parts = (_head, _metrics, _settings, _model, _optimizers, _hooks, _others, _files)
     with reading(f"checkpoint '{contents.path}'"):
-        if options.json:
-            lines = [json.dumps(_plain(contents), indent=2)]
-        else:
-            lines = [line for part in parts for line in part(contents)]
-    for line in lines:
-        print(line)
+        lines = [line for part in parts for line in part(contents)]
+        emit("checkpoint_contents", lines, **_plain(contents))
     return OK
 
 
@@ -41,12 +36,11 @@ def _saved(contents: Contents) -> float:
 
 def _plain(contents: Contents) -> dict[str, Any]:
     manifest = contents.manifest
-    metrics = metrics_in(manifest.info)
     return {
         "path": str(contents.path),
         "step": manifest.step,
         **{name: value for name, value in manifest.info.items() if name != "metrics"},
-        "metrics": {name: finite(value) for name, value in metrics.items()},
+        "metrics": metrics_in(manifest.info),
         "saved": datetime.fromtimestamp(_saved(contents), UTC).isoformat(timespec="seconds"),
         "world_size": manifest.world_size,
         "run": contents.part("run"),

@@ -3,6 +3,7 @@
 import argparse
 
 from stoker.cli.common import OK, add_config, frozen_imports
+from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 
 
@@ -21,7 +22,14 @@ def run(options: argparse.Namespace) -> int:
         found = {title: list(lines) for title, lines in sections(job).items()}
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    for title, lines in found.items():
-        print(f"{title}\n{'─' * len(title)}")
-        print("\n".join(lines) + "\n")
+    text = [line for title, ls in found.items() for line in (title, "─" * len(title), *ls, "")]
+    conflict = "conflict: "
+    emit(
+        "explain",
+        text,
+        steps_per_epoch=job.steps_per_epoch,
+        total_steps=job.total_steps,
+        conflicts=[x.removeprefix(conflict) for x in text if x.startswith(conflict)],
+        sections=found,
+    )
     return OK

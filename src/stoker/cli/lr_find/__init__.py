@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli.common import FAILED, OK, add_config, frozen_imports, output_path
+from stoker.cli.output import emit
 from stoker.cli.plot import chart
 from stoker.config.yaml_text import ConfigError
 from stoker.storage import atomic_file
@@ -55,22 +56,31 @@ def run(options: argparse.Namespace) -> int:
     if not finite:
         print("stoker: every loss of the sweep is NaN or infinite", file=sys.stderr)
         return FAILED
-    print(f"smoothed loss over the learning rate, {found.rates[0]:.1e} to {found.rates[-1]:.1e}")
-    print("\n".join(chart(finite)))
-    _save_plot(found, output)
-    if found.suggestion is None:
-        print("the loss never decreased: try a wider range (--from, --to) or more --steps")
-        return FAILED
-    print(f"suggestion: optimizer.lr={found.suggestion:.2g}  (steepest decrease of the loss)")
-    return OK
+    head = f"smoothed loss over the learning rate, {found.rates[0]:.1e} to {found.rates[-1]:.1e}"
+    plot = _save_plot(found, output)
+    emit(
+        "lr_find",
+        [head, *chart(finite), *([f"plot: {plot}"] if plot else []), _advice(found.suggestion)],
+        suggestion=found.suggestion,
+        rates=found.rates,
+        losses=found.losses,
+        plot=plot,
+    )
+    return FAILED if found.suggestion is None else OK
 
 
-def _save_plot(found: Any, path: Path) -> None:
+def _advice(suggestion: float | None) -> str:
+    if suggestion is None:
+        return "the loss never decreased: try a wider range (--from, --to) or more --steps"
+    return f"suggestion: optimizer.lr={suggestion:.2g}  (steepest decrease of the loss)"
+
+
+def _save_plot(found: Any, path: Path) -> Path | None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         print("no plot without matplotlib: pip install 'stoker[plot]'", file=sys.stderr)
-        return
+        return None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(found.rates, found.losses)
@@ -80,4 +90,4 @@ def _save_plot(found: Any, path: Path) -> None:
         axes.legend()
     with atomic_file(path) as temporary:
         figure.savefig(temporary)
-    print(f"plot: {path}")
+    return path

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="Write a trace for chrome://tracing or Perfetto."
     )
-    parser.add_argument("--json", metavar="FILE", help="Write the measurements as JSON.")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="Write the measurements to a .json file."
+    )
     launching.add_nproc(parser)
     parser.set_defaults(folder=None)
 
@@ -46,9 +48,10 @@ def run(options: argparse.Namespace) -> int:
     for name, least in (("steps", 1), ("warmup", 0)):
         if (count := getattr(options, name)) < least:
             raise ConfigError(f"--{name} must be at least {least}, got {count}")
-    for name in ("trace", "json"):
-        if (file := getattr(options, name)) is not None:
-            output_path(file, f"--{name}")
+    if options.trace is not None:
+        output_path(options.trace, "--trace")
+    if options.output is not None:
+        output_path(options.output, "--output", (".json",))
     if options.folder is None:
         with TemporaryDirectory(prefix="stoker-profile-", ignore_cleanup_errors=True) as folder:
             options.folder = folder
@@ -96,6 +99,8 @@ def _short_config(options: argparse.Namespace) -> Any:
         f"run.limit_val_batches={_VAL_BATCHES}",
         "run.resume=auto",
     ]
+    if options.quiet:
+        changes.append("run.progress=false")
     if run["dir"] is not None:
         changes.append(f"run.dir={options.folder}")
     return load(options.config, [*options.overrides, *changes], allow=options.allow)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch.optim import Optimizer
 
 from stoker.build import Job
+from stoker.cli.output import emit
 from stoker.engine import Engine
 from stoker.events.writers.console import format_table
 from stoker.hooks.cost_report import Costs, hook_table, phase_table, write_json
@@ -19,22 +20,25 @@ _NOTABLE = 0.05  # of a step
 def print_summary(costs: Costs, job: Job, options: argparse.Namespace) -> None:
     """Print the profile and write the requested files."""
     several = f", rank 0 of {costs.processes}" if costs.processes > 1 else ""
-    print(f"{len(costs.steps)} steps after {costs.warmup} warm-up steps{several}\n")
-    print_table(phase_table(costs), text_columns=1)
-    print(f"\nhooks, metrics and writers, per call (counted in {costs.counted} further steps)\n")
-    print_table(hook_table(costs), text_columns=2)
-    if options.json is not None:
-        write_json(local_path(options.json, "--json"), costs.as_json())
-    if options.trace is not None:
-        print(f"\ntrace: {options.trace} (open it in chrome://tracing or ui.perfetto.dev)")
-    print(f"\n{advice(costs, job.trainer.engine)}")
+    advised, measured = advice(costs, job.trainer.engine), costs.as_json()
+    trace = f"trace: {options.trace} (open it in chrome://tracing or ui.perfetto.dev)"
+    if options.output is not None:
+        write_json(local_path(options.output, "--output"), measured)
+    lines = [
+        f"{len(costs.steps)} steps after {costs.warmup} warm-up steps{several}\n",
+        table_text(phase_table(costs), text_columns=1),
+        f"\nhooks, metrics and writers, per call (counted in {costs.counted} further steps)\n",
+        table_text(hook_table(costs), text_columns=2),
+        *([f"\n{trace}"] if options.trace is not None else []),
+        f"\n{advised}",
+    ]
+    emit("profile", lines, **measured, advice=advised, trace=options.trace, output=options.output)
 
 
-def print_table(table: list[list[str]], *, text_columns: int) -> None:
-    """Print a table whose first ``text_columns`` columns are text."""
+def table_text(table: list[list[str]], *, text_columns: int) -> str:
+    """Return a table whose first ``text_columns`` columns are text, in colour on a terminal."""
     if not sys.stdout.isatty():
-        print(format_table(table, left=range(text_columns)))
-        return
+        return format_table(table, left=range(text_columns))
     from rich.console import Console
     from rich.table import Table
 
@@ -45,7 +49,9 @@ def print_table(table: list[list[str]], *, text_columns: int) -> None:
         drawn.add_row(*row, style="dim" if row[0].startswith(" ") else None)
     console = Console()
     console.width = max(console.width, 120)  # a long line is better than a truncated number
-    console.print(drawn)
+    with console.capture() as captured:
+        console.print(drawn, end="")
+    return captured.get().rstrip("\n")
 
 
 def advice(costs: Costs, engine: Engine) -> str:

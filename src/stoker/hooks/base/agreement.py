@@ -52,10 +52,9 @@ class Agreement(Hook):
         """Log which hooks cost a collective per step, and how to avoid it."""
         if self._each_step:
             names = ", ".join(repr(hook.name) for hook in self._each_step)
-            _log.info(
-                f"hooks {names} act at every step and may make requests on one rank only, so all "
-                "ranks synchronize after every step; set same_on_all_ranks = True on a hook that "
-                "makes no requests, or the same ones on every rank"
+            _log.hint(
+                f"hooks {names} act at every step, so the ranks synchronize after each; set "
+                "same_on_all_ranks = True on those that act alike on all ranks"
             )
 
     def before_run(self, run: Run) -> None:

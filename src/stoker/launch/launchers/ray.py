@@ -1,5 +1,6 @@
 """Processes on Ray, through Ray Train."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,9 @@ from typing import Any
 
 from stoker.core.errors import RankFailed
 from stoker.launch.rank import RESULT_ATTRIBUTE, ImportPath, RankResult, call_on_cluster
+
+_HANDLER = "ray_print_logs"
+"""The handler that prints what workers print; ``ray.shutdown`` removes it."""
 
 
 def launch(
@@ -23,6 +27,7 @@ def launch(
 ) -> Any:
     """Run the function in workers of Ray Train and return the value of rank 0."""
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # it shows each line twice
     try:
         ray: Any = import_module("ray")
         torch: Any = import_module("ray.train.torch")
@@ -43,6 +48,7 @@ def launch(
                 storage_path=os.path.abspath(storage) if storage is not None else None,
                 failure_config=ray.train.FailureConfig(max_failures=max_restarts),
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1),
+                **_without_logs(ray.train),
             ),
         )
         try:
@@ -55,6 +61,10 @@ def launch(
 
 
 def _run_worker(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    package = os.path.dirname(str(import_module("ray").__file__))
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(package):  # some of Ray's loggers have the name of their file
+            logging.getLogger(name).setLevel(logging.ERROR)
     return call_on_cluster(fn, args)
 
 
@@ -66,7 +76,7 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
         return
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None:
-        ray.init(address=address, logging_level="warning")
+        ray.init(address=address, logging_level="error")
     else:
         if " " in sys.executable:
             raise ValueError(
@@ -78,13 +88,37 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             address="local",
             num_cpus=max(workers, len(os.sched_getaffinity(0))),
             include_dashboard=False,
-            logging_level="warning",
+            logging_level="error",
             _node_ip_address="127.0.0.1",
         )
+    _print_only_ranks()
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _without_logs(train: Any) -> dict[str, Any]:
+    """Return the option that silences Ray Train; what fails is raised as an error anyway."""
+    config = getattr(train, "LoggingConfig", None)  # Ray 2.50 does not have it
+    return {} if config is None else {"logging_config": config(log_level="CRITICAL")}
+
+
+def _print_only_ranks() -> None:
+    """Print what the ranks print, without the output of Ray's own processes."""
+    try:
+        module = import_module("ray._private.ray_logging")
+        dispatcher = module.global_worker_stdstream_dispatcher
+    except (ImportError, AttributeError):
+        return  # another version of Ray, whose output stays as it is
+    dispatcher.remove_handler(_HANDLER)
+    dispatcher.add_handler(_HANDLER, _print_lines)
+
+
+def _print_lines(data: Mapping[str, Any]) -> None:
+    if str(data.get("actor_name")).startswith("RayTrainWorker"):
+        for line in data["lines"]:
+            print(line, file=sys.stderr if data["is_err"] else sys.stdout, flush=True)
 
 
 def _first_failure(failures: Mapping[int, BaseException], max_restarts: int) -> RankFailed:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
+from tempfile import TemporaryFile
 from typing import Any
 
 from stoker.core.errors import RankFailed
@@ -41,6 +42,7 @@ def launch(
         for attempt in range(max_restarts + 1):
             results.clear()
             distributor = TorchDistributor(workers, local_mode=False, use_gpu=gpus)
+            distributor.logger.setLevel("WARNING")
             try:
                 driver = host, results.port
                 return distributor.run(_run_task, ImportPath(), fn, args, driver, results.key)
@@ -149,12 +151,38 @@ def _session(sessions: Any, address: str | None, workers: int) -> Iterator[Any]:
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has set the master
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.master(f"local[{workers}]").config("spark.ui.enabled", "false")
-    session = builder.getOrCreate()
+    with _hide_output():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _hide_output() -> Iterator[None]:
+    """Hide what the Java process that starts inside prints, unless it fails to start.
+
+    It prints warnings before its log level can be set, and lines of ranks a second time.
+    """
+    streams = (1, 2)
+    with TemporaryFile() as file:
+        saved = [os.dup(stream) for stream in streams]
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for stream in streams:
+                os.dup2(file.fileno(), stream)
+            yield
+        except BaseException:
+            file.seek(0)
+            os.write(saved[1], file.read())
+            raise
+        finally:
+            for stream, before in zip(streams, saved, strict=True):
+                os.dup2(before, stream)
+                os.close(before)
 
 
 def _check_java() -> None:
