@@ -1,11 +1,12 @@
 """State of user code without a `state_dict`: what is restored, and that it stays shared."""
 
 import copy
+import json
 import multiprocessing as mp
 import weakref
 from argparse import Namespace
 from array import array
-from collections import ChainMap, OrderedDict, UserDict, deque
+from collections import ChainMap, OrderedDict, UserDict, deque, namedtuple
 from datetime import date, datetime
 from decimal import Decimal
 from io import StringIO
@@ -17,10 +18,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from stoker import Engine, Trainer, hooks
+from stoker.checkpoint.format.state_tree import flatten, unflatten
 from stoker.core.batch_list import BatchListState, leaves_of
+from stoker.core.errors import CheckpointError
 from stoker.core.user_state import UserState
+from stoker.resume.run_state import RunState
 
 
 def test_containers_inside_containers_stay_shared_when_they_are_restored():
@@ -37,6 +42,61 @@ def test_containers_inside_containers_stay_shared_when_they_are_restored():
     assert owner.table["inner"] is inner
     assert owner.queue[0] is first
     assert inner == first == [1, 2]
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (0j, complex(1.5, -2.0)),
+        (None, torch.Size([2, 3])),
+        ({}, {(1, "a"): [1.0, 2.0], "b": {3: (4,)}}),
+        ({1}, {(1, 2), (3, frozenset({4}))}),
+        (deque([0], 3), deque([1, 2, 3], 3)),
+        (Pair(0, 0), Pair(1, [2])),
+        ([], list(range(1000))),
+        ({}, {number: number / 7 for number in range(100)}),
+        ([np.zeros(2)], [np.array([1, 2], np.int8), np.float32(0.1)]),
+        (torch.zeros(2), torch.ones(2)),
+        (torch.zeros(2), torch.ones(3)),
+    ],
+    ids=str,
+)
+def test_a_value_of_any_kind_comes_back_from_a_checkpoint(before, after):
+    owner = SimpleNamespace(value=before)
+    state = UserState(lambda: [("sampler", owner)])
+    state.begin()
+    owner.value = after
+    tensors, values = flatten(state.capture())
+    shown = repr(after)
+    resumed = SimpleNamespace(value=before)
+    state = UserState(lambda: [("sampler", resumed)])
+    state.begin()
+    state.restore(unflatten(tensors, json.loads(json.dumps(values))))
+    assert repr(resumed.value) == shown
+    assert type(resumed.value) is type(after)
+
+
+def test_a_checkpoint_without_state_of_user_code_is_refused(tmp_path, monkeypatch):
+    own = RunState.own
+
+    def without(self, feeder):
+        return {name: one for name, one in own(self, feeder).items() if name != "user_state"}
+
+    def fit(epochs):
+        torch.manual_seed(0)
+        model = nn.Linear(1, 1)
+        engine = Engine(model, torch.optim.SGD(model.parameters(), 0.1), nn.MSELoss())
+        trainer = Trainer(engine, [hooks.Checkpoint("1ep")], run_dir=tmp_path / "run", seed=0)
+        trainer.fit([(torch.ones(2, 1), torch.ones(2, 1))], epochs=epochs)
+
+    monkeypatch.setattr(RunState, "own", without)
+    fit(1)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="it has no state of user code"):
+        fit(2)
 
 
 def batches(count: int = 100) -> list[tuple[Tensor, int]]:

@@ -1,6 +1,5 @@
 """`Checkpoints`: the folder of checkpoints of a run."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -147,15 +146,14 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """Return the newest checkpoint that verifies; log why newer ones are skipped."""
-        found = ""
+        found = None
         for path in reversed(self.list()) if dist.is_main() else ():
             faults = self.verify(path)
             if not faults:
-                found = str(path)
+                found = path
                 break
             get_logger().warning(f"skipped checkpoint '{path}': {'; '.join(faults)}")
-        found = dist.broadcast_from_rank0(found)
-        return Path(found) if found else None
+        return dist.broadcast_from_rank0(found)
 
     def verify(self, path: str | Path) -> Faults:
         """Return what is wrong with a checkpoint, one sentence per fault; none if complete."""
@@ -175,8 +173,7 @@ class Checkpoints:
             verify: check every byte first. `newest` has already done so.
         """
         if verify:
-            faults = self.verify(path) if dist.is_main() else []
-            faults = json.loads(dist.broadcast_from_rank0(json.dumps(faults)))
+            faults = dist.broadcast_from_rank0(self.verify(path) if dist.is_main() else [])
             if faults:
                 raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
         return read_checkpoint(self._at(path), into, rank)

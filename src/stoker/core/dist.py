@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as c10d
+
+T = TypeVar("T")
 
 _alone = False
 _rank = 0
@@ -195,9 +197,10 @@ def set_now(seconds: float | None) -> None:
     _agreed_time = seconds
 
 
-def broadcast_from_rank0(value: str) -> str:
+def broadcast_from_rank0(value: T) -> T:
     """Return the value of rank 0. All ranks must call it."""
-    return str(broadcast_object(value, 0))
+    found: T = broadcast_object(value, 0)
+    return found
 
 
 def all_gather_object(value: Any) -> list[Any]:

@@ -1,6 +1,5 @@
 """Find the checkpoint to resume from, and read what concerns this rank."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -110,8 +109,7 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
 
 def _newest_first(checkpoints: Checkpoints) -> list[Path]:
     """Return the checkpoints that rank 0 sees."""
-    names = json.dumps([str(path) for path in reversed(checkpoints.list())])
-    return [Path(name) for name in json.loads(dist.broadcast_from_rank0(names))]
+    return dist.broadcast_from_rank0([*reversed(checkpoints.list())])
 
 
 T = TypeVar("T")
@@ -153,8 +151,7 @@ def first_readable(paths: Sequence[Path], read: Callable[[Path], T]) -> T | None
 
 def _attempt(path: Path, read: Callable[[Path], T]) -> tuple[T | None, Exception | None]:
     """Verify a checkpoint on rank 0 and read it; return the result or the error."""
-    faults = verify_checkpoint(path) if dist.is_main() else []
-    faults = json.loads(dist.broadcast_from_rank0(json.dumps(faults)))
+    faults = dist.broadcast_from_rank0(verify_checkpoint(path) if dist.is_main() else [])
     if faults:
         return None, CheckpointError("; ".join(faults))
     try:

@@ -173,6 +173,8 @@ class RunState:
         restored = Restored(self, saved)
         restored.restore_hooks()
         if saved.own is not None:
+            if not isinstance(saved.own.get("user_state"), list):
+                raise ValueError("it has no state of user code: another version of Stoker saved it")
             with preserve_rng():
                 set_random_state(saved.own["random"])  # raises now what `finish` would raise
         if saved.own is not None and "feeder" in saved.own:
@@ -255,7 +257,7 @@ class Restored:
         if self.saved.shared["run"]["ends_epoch"]:
             run.requests.active.add("end_epoch")
         if self.saved.own is not None:
-            self.state.user_state.restore(self.saved.own.get("user_state", []))
+            self.state.user_state.restore(self.saved.own["user_state"])
             set_random_state(self.saved.own["random"])
             shard = run.engine.parallel_model.data_rank
             if shard and was_saved_in_another_layout(self.saved.info, run.engine):

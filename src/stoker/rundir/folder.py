@@ -64,8 +64,7 @@ class RunFolder:
         """
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
-            path = dist.broadcast_from_rank0(str(self._pick(resume, identity)))
-            self._chosen = Path(path)
+            self._chosen = dist.broadcast_from_rank0(self._pick(resume, identity))
             self._settled = identity is not None or not holds_run(self._chosen)
 
     def _pick(self, resume: str | Path, identity: Identity | None) -> Path:

@@ -14,12 +14,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from stoker.checkpoint.format.tensor_file import TensorReader
 from stoker.rundir.safe_folder import parse_json
 from stoker.storage import LocalStorage, atomic_file
 from stoker.storage.descriptors import closing_descriptor
 
 Floats = NDArray[np.float64]
 HEAD = ("step", "epoch", "samples", "time")
+_STATE = "state"
 MOST_NAMES = 2000
 """How many names are indexed; a file with more of them was not written by a run."""
 
@@ -126,28 +128,17 @@ class Columns:
 
 
 def save_arrays(path: Path, state: Any, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write arrays as they are in memory, after a line of JSON that describes them."""
-    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
-    listed = [[name, array.dtype.str, len(array)] for name, array in ordered]
-    line = json.dumps({"state": state, "arrays": listed}).encode()
-    with path.open("wb") as file:
-        file.write(line + b" " * (-(len(line) + 1) % 8) + b"\n")
-        for _, array in ordered:
-            file.write(np.ascontiguousarray(array).data)
+    """Write arrays as a safetensors file, and a state as JSON in one more of them."""
+    from safetensors.numpy import save_file
+
+    save_file({**arrays, _STATE: np.frombuffer(json.dumps(state).encode(), np.uint8)}, path)
 
 
 def load_arrays(path: Path) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return what `save_arrays` wrote, with the arrays mapped from the disk."""
-    with path.open("rb") as file:
-        header = json.loads(file.readline())
-        at = file.tell()
-    data = LocalStorage(path.parent).read_range(path.name, 0, path.stat().st_size)
-    arrays = {}
-    for name, kind, length in header["arrays"]:
-        dtype = {"<f8": np.float64, "<i4": np.int32}[kind]
-        arrays[name] = np.frombuffer(data, dtype, length, at)
-        at += arrays[name].nbytes
-    return header["state"], arrays
+    reader = TensorReader(LocalStorage(path.parent), path.name)
+    arrays = {name: reader.view(name).numpy() for name in reader.entries}
+    return json.loads(arrays.pop(_STATE).tobytes()), arrays
 
 
 def _parse_row(line: bytes) -> dict[str, Any] | None:

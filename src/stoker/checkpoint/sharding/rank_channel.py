@@ -1,13 +1,11 @@
-"""Messages between the ranks of a job about a checkpoint, as JSON."""
+"""Messages between the ranks of a job about a checkpoint."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-import torch
 import torch.distributed as c10d
 
-from stoker.checkpoint.format.state_tree import Json
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 
@@ -25,21 +23,13 @@ class RankChannel:
         self.world_size = dist.world_size()
         self._group = c10d.new_group(backend="gloo") if self.world_size > 1 else None
 
-    def all_gather(self, value: Json) -> list[Json]:
+    def all_gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank."""
         if self._group is None:
             return [value]
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        c10d.all_gather(sizes, torch.tensor([len(text)]), group=self._group)
-        longest = max(int(size) for size in sizes)
-        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
-        padded = torch.nn.functional.pad(text, (0, longest - len(text)))
-        c10d.all_gather(texts, padded, group=self._group)
-        return [
-            json.loads(text[: int(size)].numpy().tobytes())
-            for text, size in zip(texts, sizes, strict=True)
-        ]
+        found: list[Any] = [None] * self.world_size
+        c10d.all_gather_object(found, value, group=self._group)
+        return found
 
     @contextmanager
     def fail_together(self) -> Iterator[None]:

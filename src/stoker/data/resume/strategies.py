@@ -523,7 +523,7 @@ class _ShardSampler:
 def strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
     """Return the strategy for this loader; all ranks must call it."""
     if sharding_mode(loader, shard) is ShardingMode.SHARDED:
-        seed = int(dist.broadcast_from_rank0(str(torch.initial_seed())))
+        seed = dist.broadcast_from_rank0(torch.initial_seed())
         return ShardedStrategy(loader, name, shard, seed)
     return _strategy_type(loader)(loader, name)
 
