@@ -356,7 +356,7 @@ import runpy, sys
 codes = []
 for words in (["explain"], ["train"], ["config", "--check"]):
     sys.argv = ["stoker", words[0], "cfg.yaml", *words[1:]]
-    sys.path.insert(0, "")
+    sys.path[:0] = [""] if codes else []  # the first one is there
     try:
         runpy.run_module("stoker", run_name="__main__")
     except SystemExit as end:

@@ -165,7 +165,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("stoker.hooks.timing", "stoker.core.timers"):
+    for module in ("stoker.hooks.timing", "stoker.core.timers", "stoker.data.feeder"):
         monkeypatch.setattr(f"{module}.perf_counter", clock)
     return clock
 
