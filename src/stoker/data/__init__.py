@@ -1,5 +1,6 @@
 """Feeding batches to the loop: windows, shards, and the position in the data."""
 
+from stoker.core.calls import explain_calls
 from stoker.data.dataloader import length_of
 from stoker.data.feeder import BatchFeeder
 from stoker.data.in_memory import by_sample, loader
@@ -15,3 +16,5 @@ __all__ = [
     "loader",
     "unsharded",
 ]
+
+explain_calls(globals(), __all__)

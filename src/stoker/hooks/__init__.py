@@ -1,5 +1,6 @@
 """Hooks: code at named points of a run. `default` returns the hooks of a new `Trainer`."""
 
+from stoker.core.calls import explain_calls
 from stoker.events import JsonLines
 from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.hooks.base.periodic import Periodic
@@ -87,3 +88,6 @@ def default(
         SaveWeights(optional=True),
         Ledger(checkpoint),
     ]
+
+
+explain_calls(globals(), __all__)
