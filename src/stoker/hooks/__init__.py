@@ -15,6 +15,7 @@ from stoker.hooks.heartbeat import Heartbeat
 from stoker.hooks.keep_best import KeepBest
 from stoker.hooks.learning_rate import LR, Plateau
 from stoker.hooks.ledger import Ledger
+from stoker.hooks.live_curve import LiveCurve, has_widgets
 from stoker.hooks.loss import Loss
 from stoker.hooks.memory import Memory
 from stoker.hooks.metrics import Metrics
@@ -40,6 +41,7 @@ __all__ = [
     "Hook",
     "KeepBest",
     "Ledger",
+    "LiveCurve",
     "LogFile",
     "Loss",
     "Memory",
@@ -66,16 +68,19 @@ def default(
 ) -> list[Hook]:
     """Return the hooks of a `Trainer` that was given none.
 
-    They report loss, learning rate and timing and show a progress bar. In a run with a folder they
-    also write ``metrics.jsonl``, ``log.txt``, ``ledger.jsonl``, checkpoints and the final weights.
-    Extend the list with ``hooks=[*hooks.default(), MyHook()]``.
+    They report loss, learning rate and timing and show a progress bar, and in a notebook with
+    ipywidgets a `LiveCurve`. In a run with a folder they also write ``metrics.jsonl``,
+    ``log.txt``, ``ledger.jsonl``, checkpoints and the final weights. Extend the list with
+    ``hooks=[*hooks.default(), MyHook()]``.
 
     Args:
         log_every: How many steps between two lines of ``metrics.jsonl``.
-        progress: Show a progress bar.
+        progress: Show a progress bar and, in a notebook, curves.
         checkpoint: When to save and what to keep, instead of the default.
     """
     bar: list[Hook] = [Progress()] if progress else []
+    if progress and has_widgets():
+        bar.append(LiveCurve())
     checkpoint = checkpoint or Checkpoint(optional=True)
     return [
         Loss(window=log_every),
