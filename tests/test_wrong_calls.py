@@ -162,6 +162,12 @@ def test_a_value_of_a_wrong_type_is_named_with_what_is_expected():
                 assert any(one in words for one in (name, "expected", *required))
 
 
+class Trial:
+    """What a hook needs of an Optuna trial."""
+
+    report = should_prune = print
+
+
 CHOICES = [
     (name, parameter)
     for name in sorted(CALLS)
@@ -181,6 +187,8 @@ def test_a_word_that_is_no_choice_is_answered_with_the_choices(name, parameter, 
         "Metrics": {"top": "accuracy"},
         "Checkpoint": {"best": "val/loss"},
         "BatchFeeder": {"loader": [1]},
+        "Prune": {"trial": Trial()},
+        "total_steps": {"train_loader": [1], "epochs": 1},
     }.get(name, {})
     thing = dict(public())[name]
     with pytest.raises((TypeError, ValueError)) as caught:
@@ -251,7 +259,7 @@ def engine() -> Engine:
         (lambda: Trainer(engine(), monitor=1, fp16=True), " | Trainer() has no argument 'fp16'"),
     ],
 )
-def test_scripts_of_other_trainers_are_told_what_to_write(call, words):
+def test_words_of_other_trainers_are_answered_with_what_to_write(call, words):
     with pytest.raises(TypeError, match=re.escape(words)):
         call()
 

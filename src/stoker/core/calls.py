@@ -4,7 +4,7 @@
     TypeError: fit() has no argument 'max_epochs'; use epochs=3
 
 `explain_calls` does this for the public names of a package. It replaces constructors and functions
-by ones that look at their arguments first; signatures, docstrings and pickles stay as they are.
+by ones that check their arguments first; signatures, docstrings and pickles stay as they are.
 What runs once per step is left alone.
 """
 
@@ -41,7 +41,7 @@ _OF_EVERY_STEP = frozenset(
 """Methods of `Engine` that run once per step."""
 
 _NUMBERS = {int: "__index__", float: "__float__"}
-_WORDS = {
+_PLAIN_TYPES = {
     int: "an integer",
     float: "a number",
     str: "a string",
@@ -63,7 +63,7 @@ def explained(thing: Any) -> Any:
         return thing
     if isinstance(thing, FunctionType):
         home, replaced = sys.modules[thing.__module__], _checked(thing, name)
-        setattr(home, name, replaced)  # pickle looks there
+        setattr(home, name, replaced)  # pickle finds it there
         return replaced
     if isinstance(thing, type) and not issubclass(thing, BaseException):
         _explain_class(thing)
@@ -89,9 +89,9 @@ def _is_called_by_users(cls: type, method: str) -> bool:
 
 
 def _checked(function: FunctionType, name: str) -> FunctionType:
-    """Return the function with a look at its arguments before it runs.
+    """Return the function with a check of its arguments before it runs.
 
-    A constructor may know more about a wrong value, so it is asked first.
+    A constructor may know more about a wrong value, so its own error comes first.
     """
     if hasattr(function, "__wrapped__"):  # explained already, or a context manager
         return function
@@ -103,13 +103,13 @@ def _checked(function: FunctionType, name: str) -> FunctionType:
         if wrong is None:
             return function(*args, **kwargs)
         if constructs:
-            _ask(function, args, kwargs)
+            _raise_own(function, args, kwargs)
         raise TypeError(wrong)
 
     return checked  # type: ignore[return-value]
 
 
-def _ask(constructor: Callable[..., Any], args: Any, kwargs: Any) -> None:
+def _raise_own(constructor: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """Raise the constructor's own sentence about its arguments, if it has one."""
     try:
         constructor(*args, **kwargs)
@@ -204,7 +204,7 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 
 def _is_plain(kind: Any) -> bool:
-    return kind in _WORDS or kind is NoneType or kind is None or get_origin(kind) is Literal
+    return kind in _PLAIN_TYPES or kind is NoneType or kind is None or get_origin(kind) is Literal
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -226,7 +226,7 @@ def _described(annotation: Any) -> Iterator[str]:
         if get_origin(kind) is Literal:
             yield " or ".join(map(repr, get_args(kind)))
         elif kind not in (None, NoneType):
-            yield _WORDS[kind]
+            yield _PLAIN_TYPES[kind]
     if NoneType in _members(annotation):
         yield "None"
 

@@ -10,7 +10,7 @@ Points: TypeAlias = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT, _MARGIN = 240, 96, 6
 _MAX_POINTS = 300
 _DASHES = ("none", "6 3", "2 3", "8 3 2 3")
-"""How the lines of a chart differ, because colours may not be told apart."""
+"""How the lines of a chart differ: not everyone distinguishes colours."""
 
 _CELL = "padding:2px 10px;text-align:right;font-variant-numeric:tabular-nums"
 

@@ -2,11 +2,14 @@
 
 from stoker.core.calls import explain_calls
 from stoker.events import JsonLines
+from stoker.hooks.accumulation import AccumulationSchedule
 from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.hooks.callback import Callback
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.cost_report import Budget, CostReport, OverBudget
+from stoker.hooks.derive import Derive
+from stoker.hooks.device_stats import DeviceStats
 from stoker.hooks.early_stopping import EarlyStopping
 from stoker.hooks.ema import EMA
 from stoker.hooks.freeze_layers import FreezeLayers
@@ -21,8 +24,11 @@ from stoker.hooks.memory import Memory
 from stoker.hooks.metrics import Metrics
 from stoker.hooks.profiler import Profiler
 from stoker.hooks.progress import Progress
+from stoker.hooks.prune import Prune
 from stoker.hooks.ray_report import RayReport, in_ray_worker
 from stoker.hooks.save_weights import SaveWeights
+from stoker.hooks.swa import SWA
+from stoker.hooks.time_limit import TimeLimit
 from stoker.hooks.timing import Throughput, Timing
 from stoker.hooks.write import LogFile, Write
 
@@ -30,10 +36,14 @@ __all__ = [
     "EMA",
     "LR",
     "POINTS",
+    "SWA",
+    "AccumulationSchedule",
     "Budget",
     "Callback",
     "Checkpoint",
     "CostReport",
+    "Derive",
+    "DeviceStats",
     "EarlyStopping",
     "FreezeLayers",
     "GradNorm",
@@ -53,9 +63,11 @@ __all__ = [
     "Priority",
     "Profiler",
     "Progress",
+    "Prune",
     "RayReport",
     "SaveWeights",
     "Throughput",
+    "TimeLimit",
     "Timing",
     "Write",
     "default",
