@@ -54,7 +54,7 @@ CASES = [
     (lambda: fit(loader(), 3), "did you mean epochs=3?"),
     (lambda: fit(loader(), loader(), validate_every="1epoch"), "did you mean '1ep'?"),
     *((lambda v=v: fit(limit_train_batches=v), "limit") for v in ("2", -1, 1.5, float("nan"))),
-    (lambda: fit(overfit_batches="1"), "limit"),
+    (lambda: fit(overfit_batches="1"), "overfit_batches must be an integer or a number"),
     (lambda: fit(fast_dev_run="yes"), "fast_dev_run"),
     *((lambda r=r: fit(resume=r), "resume") for r in ("maybe", True, None)),
     (lambda: Every("1epoch"), "Every.of('1epoch')"),
@@ -75,7 +75,10 @@ CASES = [
     (lambda: hooks.Heartbeat("x"), "after"),
     (lambda: trainer().evaluate(None), "loader is None"),
     (lambda: trainer().predict("x"), "data is a str"),
-    *((lambda m=m: getattr(trainer(), m)(5), "is 5, expected a path") for m in ("save", "load")),
+    *(
+        (lambda m=m: getattr(trainer(), m)(5), "must be a string or a path")
+        for m in ("save", "load")
+    ),
 ]
 
 

@@ -9,6 +9,8 @@ types of all of them are in ``__init__.pyi``.
 from importlib import import_module
 from typing import Any
 
+from stoker.core.calls import explained
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -71,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(f"stoker.{_HOMES[name]}"), name)
+        value = explained(getattr(import_module(f"stoker.{_HOMES[name]}"), name))
     elif name in (*_MODULES, "nn", "testing", "dialects"):
         value = import_module(f"stoker.{name}")
     else:

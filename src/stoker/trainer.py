@@ -24,6 +24,7 @@ from stoker.data.feeder import LastWindow, Loaders, check_window, count_of, take
 from stoker.engine import Engine, Schedule, schedule_for
 from stoker.engine.checks import check_trainable
 from stoker.events import History
+from stoker.events.history import Explanation, Results
 from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
@@ -278,7 +279,7 @@ class Trainer:
         feeders = val_feeders_of(loader, limit_batches, self.engine.data_shard)
         self.run.val_names = tuple(feeders)
         with self._running("evaluate") as hooks:
-            return self._validate(hooks, feeders)
+            return Results(self._validate(hooks, feeders))
 
     def predict(self, data: Any) -> Any:
         """Return what the model returns, on the CPU, on every rank.
@@ -360,7 +361,7 @@ class Trainer:
     def explain(self) -> str:
         """Return the loop with every hook in firing order."""
         step = f"step: {step_name(self.step)}, schedule: {type(self.step.schedule).__name__}"
-        return f"{step}\n{self.hooks.picture()}"
+        return Explanation(f"{step}\n{self.hooks.picture()}")
 
     # Around the loop
 

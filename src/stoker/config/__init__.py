@@ -23,6 +23,7 @@ from stoker.config.registry import (
 )
 from stoker.config.run_section import RunConfig
 from stoker.config.yaml_text import ConfigError
+from stoker.core.calls import explain_calls
 
 __all__ = [
     "HOOKS",
@@ -44,3 +45,5 @@ __all__ = [
     "build",
     "load",
 ]
+
+explain_calls(globals(), __all__)

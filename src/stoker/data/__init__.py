@@ -1,8 +1,10 @@
 """Feeding batches to the loop: windows, shards, and the position in the data."""
 
+from stoker.core.calls import explain_calls
 from stoker.data.dataloader import length_of
 from stoker.data.feeder import BatchFeeder
 from stoker.data.in_memory import by_sample, loader
+from stoker.data.planning import find_batch_size, total_steps
 from stoker.data.seeded import SeededDataset
 from stoker.data.sharding import DataShard, unsharded
 
@@ -11,7 +13,11 @@ __all__ = [
     "DataShard",
     "SeededDataset",
     "by_sample",
+    "find_batch_size",
     "length_of",
     "loader",
+    "total_steps",
     "unsharded",
 ]
+
+explain_calls(globals(), __all__)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from stoker.core.types import Batch
@@ -409,6 +409,11 @@ def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
 
 
 def _check_iterable(loader: Any, name: str) -> None:
+    if isinstance(loader, nn.Module):  # some are iterable
+        raise TypeError(
+            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable of "
+            "batches: the model belongs into Engine(model, optimizer, criterion)"
+        )
     if isinstance(loader, Tensor | np.ndarray):
         raise TypeError(
             f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or another "

@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate
 
+from stoker.core.calls import check_keywords
 from stoker.core.types import Batch
 from stoker.data.samplers import batches_drawn
 
@@ -50,6 +51,7 @@ def loader(
         options: further arguments of `torch.utils.data.DataLoader`. With workers or a
             ``collate_fn``, samples are read one by one.
     """
+    check_keywords(DataLoader, "loader", {"dataset": dataset, **options})
     plain = DataLoader(_as_dataset(dataset), batch_size, shuffle, **options)
     gather = _gather_of(plain)
     return plain if gather is None else _gathering(plain, gather)

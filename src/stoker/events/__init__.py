@@ -1,5 +1,6 @@
 """Events: one storage for the numbers of a run, and writers that export them."""
 
+from stoker.core.calls import explain_calls
 from stoker.events.history import History
 from stoker.events.media import log_image, log_text
 from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
@@ -29,3 +30,5 @@ __all__ = [
     "log_text",
     "read_json_lines",
 ]
+
+explain_calls(globals(), __all__)

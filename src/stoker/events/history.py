@@ -1,8 +1,28 @@
-"""`History`: the results of each epoch, as returned by `fit`."""
+"""What `fit`, `evaluate` and `explain` return: plain values that print well, also in notebooks."""
 
 from typing import Any, Literal
 
+from stoker.events.notebook import charts_html, pre_html, table_html
 from stoker.events.writers.console import format_number
+
+_MAX_ROWS = 20
+"""How many epochs a notebook shows; the curves show all."""
+
+
+class Results(dict[str, float]):
+    """The results of an evaluation by name, a dict that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        return table_html(("", "value"), [(name, _cell(name, self[name])) for name in self])
+
+
+class Explanation(str):
+    """A text that notebooks show line by line."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return pre_html(self)
 
 
 class History(list[dict[str, float]]):
@@ -44,6 +64,22 @@ class History(list[dict[str, float]]):
         widths = [max(len(line[i]) for line in cells) for i in range(len(self.names))]
         lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
         return "\n".join(lines) if self else "(no epoch was trained)"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the last epochs, and the curves of all results."""
+        if not self:
+            return pre_html(str(self))
+        names, shown = self.names, self[-_MAX_ROWS:]
+        rows = [[_cell(name, row.get(name)) for name in names] for row in shown]
+        skipped = len(self) - len(shown)
+        notes = [f"{skipped} earlier epochs are not in the table"] if skipped else []
+        notes += [f"stopped: {self.stop_reason}"] if self.stop_reason else []
+        series = {
+            name: [(row.get("epoch", at), row[name]) for at, row in enumerate(self) if name in row]
+            for name in names
+            if name not in ("epoch", "step")
+        }
+        return table_html(names, rows) + "".join(map(pre_html, notes)) + charts_html(series)
 
 
 def _cell(name: str, value: float | None) -> str:

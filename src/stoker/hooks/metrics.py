@@ -1,7 +1,7 @@
 """`Metrics`: metrics over training and validation data."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from stoker import metrics
 from stoker.core import dist
+from stoker.core.tree import map_tensors
 from stoker.core.types import Output, Scalar, Stateful
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.metrics import Accuracy, Metric
-from stoker.metrics.metric import MetricCollection
+from stoker.metrics.metric import FunctionMetric, MetricCollection
 from stoker.parallel import Stages
 from stoker.run import Run
 
@@ -24,15 +25,20 @@ class Metrics(Hook):
         Metrics("accuracy")                                     val/accuracy
         Metrics(top5=Accuracy(5), on="both")                    train/top5, val/top5
         Metrics(f1=metrics.get("MulticlassF1Score", num_classes=10))
+        Metrics(mae=lambda outputs, targets: (outputs - targets).abs().mean())
+        Metrics("accuracy", heads=["digit", "parity"])          val/digit/accuracy, …
 
     Metrics reuse the forward pass of the loop: each batch calls ``metric.update(outputs,
     targets)``. Over training data a metric covers the current epoch so far.
 
     Args:
         metrics: Names, or metric objects, which are reported under their lower-case class name.
+            A plain function is called once, with all outputs and targets of the pass.
         on: The data to compute them on: ``"val"``, ``"train"`` or ``"both"``.
         read: A function that extracts what ``update`` gets from an `Output`. The default passes
             ``outputs`` (or their ``"logits"`` if they have any) and ``targets``.
+        heads: The heads of a model whose outputs and targets are dicts by head; each head gets
+            all metrics.
         named: Metrics by the name to report them under.
     """
 
@@ -41,10 +47,11 @@ class Metrics(Hook):
 
     def __init__(
         self,
-        *metrics: str | Metric,
+        *metrics: str | Metric | Callable[[Any, Any], Any],
         on: Literal["val", "train", "both"] = "val",
         read: Callable[[Output], tuple[Any, Any]] | None = None,
-        **named: str | Metric,
+        heads: Sequence[str] = (),
+        **named: str | Metric | Callable[[Any, Any], Any],
     ) -> None:
         if on not in ("val", "train", "both"):
             raise ValueError(f"on must be 'val', 'train' or 'both', got {on!r}")
@@ -57,6 +64,9 @@ class Metrics(Hook):
         built = {name: _as_metric(metric) for name, metric in pairs}
         if not built:
             raise ValueError("Metrics needs at least one metric, such as Metrics('accuracy')")
+        self._heads = {f"{head}/{name}": head for head in _checked_heads(heads) for name in built}
+        if self._heads:
+            built = {f"{h}/{n}": deepcopy(m) for h in heads for n, m in built.items()}
         self._read = read or _outputs_and_targets
         self._val = MetricCollection(built if on != "train" else {})
         self._train = MetricCollection(deepcopy(built) if on != "val" else {})
@@ -145,9 +155,8 @@ class Metrics(Hook):
         if output.weight == 0:  # a padding batch
             return
         outputs, targets = self._read(output)
-        if isinstance(outputs, Tensor):
-            outputs = outputs.detach()  # a metric that stores outputs must not store the graph
-        metrics.update_all(outputs, targets)
+        outputs = map_tensors(Tensor.detach, outputs)  # a metric must not store the graph
+        metrics.update_all(outputs, targets, self._heads)
 
     def _compute(self, metric: Metric) -> Any:
         """Return the value over all ranks; pipeline stages without outputs receive it."""
@@ -165,19 +174,30 @@ class Metrics(Hook):
         return None if several else value
 
 
-def _as_metric(metric: str | Metric) -> Metric:
+def _checked_heads(heads: Sequence[str]) -> Sequence[str]:
+    if isinstance(heads, str) or not all(isinstance(head, str) for head in heads):
+        raise TypeError(f"heads must be a list of names, got {heads!r}")
+    return heads
+
+
+def _as_metric(metric: str | Metric | Callable[[Any, Any], Any]) -> Metric:
     if isinstance(metric, str):
         return metrics.get(metric)
+    if not isinstance(metric, type | Metric) and callable(metric):
+        return FunctionMetric(metric)
     if isinstance(metric, type) or not isinstance(metric, Metric):
         what = f"the class {metric.__name__}" if isinstance(metric, type) else repr(metric)
         raise TypeError(
-            f"{what} is not a metric: expected a name or an object with reset/update/compute"
+            f"{what} is not a metric: expected a name, a function of outputs and targets, or an "
+            "object with reset/update/compute"
         )
     return metric
 
 
-def _default_name(metric: str | Metric) -> str:
-    return metric.lower() if isinstance(metric, str) else type(metric).__name__.lower()
+def _default_name(metric: str | Metric | Callable[[Any, Any], Any]) -> str:
+    if isinstance(metric, str):
+        return metric.lower()
+    return getattr(metric, "__name__", type(metric).__name__).lower()
 
 
 def _torchmetrics_in(metric: Metric) -> list[Any]:

@@ -7,6 +7,7 @@ Nothing here knows about training: a launcher runs one function in every process
 from collections.abc import Callable
 from typing import Any
 
+from stoker.core.calls import explain_calls
 from stoker.core.errors import RankFailed
 from stoker.launch import launchers
 
@@ -100,3 +101,6 @@ def _check_accepted(options: dict[str, Any], on: str) -> None:
                 f"{name} is not an option of the {on!r} launcher "
                 f"(it accepts {', '.join(accepted) or 'none'}){hint}"
             )
+
+
+explain_calls(globals(), __all__)

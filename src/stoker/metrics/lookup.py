@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stoker.core.calls import check_keywords
 from stoker.core.errors import did_you_mean
 from stoker.metrics.accuracy import Accuracy
 from stoker.metrics.metric import Metric
@@ -16,7 +17,9 @@ def get(name: str, **arguments: Any) -> Metric:
         name: A lower-case name of a Stoker metric, or the name of a torchmetrics class.
         arguments: Passed to the class.
     """
-    metric: Metric = metric_class(name)(**arguments)
+    found = metric_class(name)
+    check_keywords(found, found.__name__, arguments)
+    metric: Metric = found(**arguments)
     return metric
 
 

@@ -1,13 +1,13 @@
 """`Metric`, the protocol of metrics; `Mean`, an exact one; `MetricCollection`, several."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from stoker.core import dist
-from stoker.core.tree import as_floats
+from stoker.core.tree import as_floats, concatenate, map_tensors
 from stoker.core.types import Scalar
 
 _MAX_PENDING = 256
@@ -110,6 +110,50 @@ def _as_one_tensor(values: list[Scalar]) -> Tensor:
     return torch.stack(parts)
 
 
+class FunctionMetric:
+    """A metric from a plain function of all outputs and targets, which are kept until the end.
+
+    Args:
+        function: returns a number, or several by name.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+        self._kept: list[Any] = []
+
+    def reset(self) -> None:
+        """Forget the batches."""
+        self._kept = []
+
+    def update(self, outputs: Any, targets: Any, /) -> None:
+        """Keep a batch, on the CPU."""
+        self._kept.append(map_tensors(Tensor.cpu, (outputs, targets)))
+
+    def compute(self) -> Any:
+        """Call the function with the batches of all processes, in the order of ranks."""
+        kept = [batch for of_rank in dist.all_gather_object(self._kept) for batch in of_rank]
+        outputs, targets = zip(*kept, strict=True) if kept else ((), ())
+        return self.function(concatenate(list(outputs)), concatenate(list(targets)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the batches so far."""
+        return {"kept": [list(batch) for batch in self._kept]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the batches so far."""
+        self._kept = [tuple(batch) for batch in state["kept"]]
+
+
+def _of_head(head: str, outputs: Any, targets: Any) -> tuple[Any, Any]:
+    for name, values in (("outputs", outputs), ("targets", targets)):
+        if not isinstance(values, Mapping) or head not in values:
+            found = ", ".join(map(str, values)) if isinstance(values, Mapping) else type(values)
+            raise ValueError(
+                f"the {name} have no head {head!r}: expected a dict by head, got {found}"
+            )
+    return outputs[head], targets[head]
+
+
 class MetricCollection(dict[str, Metric]):
     """A dict of metrics that are updated with the same batches.
 
@@ -131,10 +175,13 @@ class MetricCollection(dict[str, Metric]):
         for metric in self.values():
             metric.reset()
 
-    def update_all(self, outputs: Any, targets: Any) -> None:
-        """Update all metrics with one batch."""
-        for metric in self.values():
-            metric.update(outputs, targets)
+    def update_all(self, outputs: Any, targets: Any, heads: Mapping[str, str] = {}) -> None:
+        """Update all metrics with one batch, or those of a head with its part of the batch."""
+        for name, metric in self.items():
+            if name in heads:
+                metric.update(*_of_head(heads[name], outputs, targets))
+            else:
+                metric.update(outputs, targets)
         if self._is_on:
             self._set_validation(on=False)
 

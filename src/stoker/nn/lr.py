@@ -16,6 +16,8 @@ from collections.abc import Callable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from stoker.core.calls import explain_calls
+
 
 def linear(
     optimizer: Optimizer, total_steps: int, *, warmup_steps: int = 0, warmup_ratio: float = 0.0
@@ -93,3 +95,6 @@ def _with_warmup(
         return shape(min(1.0, (step - warmup) / max(1, total_steps - warmup)))
 
     return LambdaLR(optimizer, factor)
+
+
+explain_calls(globals(), ("constant", "cosine", "linear", "polynomial"))

@@ -1,6 +1,7 @@
 """Parameters: optimizer options by pattern, and freezing layers."""
 
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -17,6 +18,7 @@ def parameter_groups(
     norms: Mapping[str, Any] | None = None,
     biases: Mapping[str, Any] | None = None,
     named: Mapping[str, Mapping[str, Any]] | None = None,
+    patterns: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the trainable parameters of a model in groups of equal options.
 
@@ -31,10 +33,14 @@ def parameter_groups(
         norms: options for parameters of normalization layers.
         biases: options for parameters named "bias", including those of normalization layers.
         named: options by the last part of a parameter's name.
+        patterns: options by a pattern of the complete name, such as ``"backbone.*"``; later ones
+            override earlier ones. ``"lr_ratio"`` multiplies the ``lr`` in ``options``:
+            ``parameter_groups(model, {"lr": 1e-3}, patterns={"backbone.*": {"lr_ratio": 0.1}})``.
     """
+    by_pattern = _by_pattern(model, patterns or {})
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     seen: set[nn.Parameter] = set()
-    for module in model.modules():
+    for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad or parameter in seen:
                 continue
@@ -42,11 +48,41 @@ def parameter_groups(
             norm = norms if isinstance(module, _NORMS) else None
             bias = biases if name == "bias" else None
             merged: dict[str, Any] = {}
-            for given in (options, norm, bias, (named or {}).get(name)):
+            matching = by_pattern.get(f"{path}.{name}".lstrip("."), {})
+            for given in (options, norm, bias, (named or {}).get(name), matching):
                 merged |= {key: value for key, value in (given or {}).items() if value is not None}
+            merged = _with_ratio(merged)
             group = groups.setdefault(tuple(merged.items()), {"params": [], **merged})
             group["params"].append(parameter)
     return list(groups.values())
+
+
+def _by_pattern(
+    model: nn.Module, patterns: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the options of each parameter that a pattern matches."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    found: dict[str, dict[str, Any]] = {}
+    for pattern, options in patterns.items():
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            top = sorted({name.partition(".")[0] for name in names})
+            raise ValueError(
+                f"no parameter matches the pattern {pattern!r} (names begin with {', '.join(top)})"
+            )
+        for name in matching:
+            found[name] = found.get(name, {}) | dict(options)
+    return found
+
+
+def _with_ratio(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with ``lr_ratio`` applied to ``lr``."""
+    ratio = options.pop("lr_ratio", None)
+    if ratio is None:
+        return options
+    if "lr" not in options:
+        raise ValueError("lr_ratio multiplies a learning rate: pass options={'lr': …}, too")
+    return options | {"lr": options["lr"] * ratio}
 
 
 Status: TypeAlias = Literal["frozen", "unfrozen"]

@@ -1,0 +1,237 @@
+"""Answers to wrong calls: an unknown keyword, a word of another trainer, a value of a wrong type.
+
+    >>> trainer.fit(loader, max_epochs=3)
+    TypeError: fit() has no argument 'max_epochs'; use epochs=3
+
+`explain_calls` does this for the public names of a package. It replaces constructors and functions
+by ones that check their arguments first; signatures, docstrings and pickles stay as they are.
+What runs once per step is left alone.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, wraps
+from pathlib import Path
+from types import FunctionType, NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+
+from stoker.core.errors import did_you_mean, is_sentence
+from stoker.core.foreign_words import instead_of
+
+_PER_STEP = frozenset(
+    ["Output", "StepContext", "Row", "Cursor", "RunProgress", "Run", "get_event_storage"]
+)
+"""Names that the loop itself uses at every step."""
+
+_CALLED_BY_THE_LOOP = frozenset(
+    (
+        *("Hook", "Step", "Schedule", "PlainSchedule", "PipelineSchedule", "Metric", "Accuracy"),
+        *("Mean", "Writer", "EventStorage", "BatchFeeder", "Module"),
+    )
+)
+"""Classes whose methods the loop calls; only their constructors are replaced."""
+
+_OF_EVERY_STEP = frozenset(
+    (
+        *("backward", "zero_grad", "step", "update", "skip_update", "unscale", "adjust_lr"),
+        *("place", "no_sync", "train", "eval", "mode"),
+    )
+)
+"""Methods of `Engine` that run once per step."""
+
+_NUMBERS = {int: "__index__", float: "__float__"}
+_PLAIN_TYPES = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "True or False",
+    Path: "a path",
+}
+
+
+def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Replace the functions, constructors and methods of these names by ones that explain."""
+    for name in names:
+        namespace[name] = explained(namespace[name])
+
+
+def explained(thing: Any) -> Any:
+    """Return a public class or function that checks its arguments; other values as they are."""
+    name = getattr(thing, "__name__", "")
+    if name in _PER_STEP or not getattr(thing, "__module__", "").startswith("stoker."):
+        return thing
+    if isinstance(thing, FunctionType):
+        home, replaced = sys.modules[thing.__module__], _checked(thing, name)
+        setattr(home, name, replaced)  # pickle finds it there
+        return replaced
+    if isinstance(thing, type) and not issubclass(thing, BaseException):
+        _explain_class(thing)
+    return thing
+
+
+def _explain_class(cls: type) -> None:
+    if getattr(cls, "_is_protocol", False):
+        return
+    for name, value in list(vars(cls).items()):
+        bound = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        if not isinstance(bound, FunctionType) or not _is_called_by_users(cls, name):
+            continue
+        replaced: Any = _checked(bound, cls.__name__ if name == "__init__" else name)
+        setattr(cls, name, replaced if bound is value else type(value)(replaced))
+
+
+def _is_called_by_users(cls: type, method: str) -> bool:
+    if method == "__init__":
+        return True
+    by_loop = _CALLED_BY_THE_LOOP & {base.__name__ for base in cls.__mro__}
+    return not (method.startswith("_") or by_loop or method in _OF_EVERY_STEP)
+
+
+def _checked(function: FunctionType, name: str) -> FunctionType:
+    """Return the function with a check of its arguments before it runs.
+
+    A constructor may know more about a wrong value, so its own error comes first.
+    """
+    if hasattr(function, "__wrapped__"):  # explained already, or a context manager
+        return function
+    call, constructs = _Call(function, name), function.__name__ == "__init__"
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        wrong = call.wrong_type(call.bind(args, kwargs))
+        if wrong is None:
+            return function(*args, **kwargs)
+        if constructs:
+            _raise_own(function, args, kwargs)
+        raise TypeError(wrong)
+
+    return checked  # type: ignore[return-value]
+
+
+def _raise_own(constructor: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Raise the constructor's own sentence about its arguments, if it has one."""
+    try:
+        constructor(*args, **kwargs)
+    except Exception as error:
+        if is_sentence(error):
+            raise
+
+
+class _Call:
+    """The signature of a function, under the name that users call it by."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function, self._name = function, name
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self._function)
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return self._signature.parameters
+
+    @cached_property
+    def _takes_any(self) -> bool:
+        kinds = (one.kind for one in self._parameters.values())
+        return inspect.Parameter.VAR_KEYWORD in kinds
+
+    @cached_property
+    def _arguments(self) -> list[str]:
+        """The names of the arguments, without those that collect others."""
+        collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = [n for n, one in self._parameters.items() if one.kind not in collecting]
+        return named[1:] if named[:1] in (["self"], ["cls"]) else named
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, or raise a `TypeError` with what works instead."""
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            self._reject(kwargs, error)
+
+    def wrong_type(self, given: dict[str, Any]) -> str | None:
+        """Return a sentence about the first value of a wrong type, or None."""
+        for name, value in given.items():
+            parameter = self._parameters[name]
+            values = value if parameter.kind is parameter.VAR_POSITIONAL else (value,)
+            if value is parameter.default or parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            for one in values:
+                if not _fits(one, parameter.annotation):
+                    expected = " or ".join(_described(parameter.annotation))
+                    return f"{name} must be {expected}, got {_text(one)}"
+        return None
+
+    def _reject(self, kwargs: dict[str, Any], error: TypeError) -> NoReturn:
+        answers = [
+            f"{self._name}() has no argument {name!r}; {self._instead(name, value)}"
+            for name, value in kwargs.items()
+            if name not in self._parameters
+            and not (self._takes_any and not did_you_mean(name, self._arguments))
+        ]
+        takes = ", ".join(self._arguments) or "none"
+        message = f"{self._name}(): {error} (arguments: {takes})"
+        raise TypeError(" | ".join(answers) or message) from None
+
+    def _instead(self, name: str, value: Any) -> str:
+        found = instead_of(name, value, self._name, self._arguments)
+        if found is not None:
+            return f"use {found}"
+        near = did_you_mean(name, self._arguments).removeprefix("; ")
+        return near or f"its arguments are {', '.join(self._arguments) or 'none'}"
+
+
+def check_keywords(function: Callable[..., Any], name: str, keywords: dict[str, Any]) -> None:
+    """Raise a `TypeError` with what works if a function cannot be called with these keywords.
+
+    Args:
+        function: what the keywords are passed on to.
+        name: the name of the call in the message.
+        keywords: all arguments by name.
+    """
+    _Call(function, name).bind((), keywords)
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """Yield the alternatives of a union."""
+    if get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from _members(one)
+    else:
+        yield annotation
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind in _PLAIN_TYPES or kind is NoneType or kind is None or get_origin(kind) is Literal
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Return whether a value has one of the plain types; any value fits other annotations."""
+    kinds = list(_members(annotation))
+    return not all(map(_is_plain, kinds)) or any(_is_of(value, kind) for kind in kinds)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:  # the function knows more about a wrong word
+        return type(value) in map(type, get_args(kind))
+    if kind in _NUMBERS:
+        return not isinstance(value, bool | str) and hasattr(type(value), _NUMBERS[kind])
+    return isinstance(value, NoneType if kind is None else kind)
+
+
+def _described(annotation: Any) -> Iterator[str]:
+    for kind in _members(annotation):
+        if get_origin(kind) is Literal:
+            yield " or ".join(map(repr, get_args(kind)))
+        elif kind not in (None, NoneType):
+            yield _PLAIN_TYPES[kind]
+    if NoneType in _members(annotation):
+        yield "None"
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    plain = isinstance(value, int | float | str | NoneType) or len(text) <= 60
+    return text if plain and "\n" not in text else f"a {type(value).__name__}"

@@ -1,0 +1,320 @@
+"""The words of other trainers for arguments of ours, one table for each of them.
+
+The right-hand side is the call that takes it here: "fit(epochs=…)" stands for the argument
+``epochs`` of ``trainer.fit``. A word with several meanings lists several calls, the most likely
+first; the one that the user called is preferred.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+LIGHTNING = {
+    "max_epochs": "fit(epochs=…)",
+    "max_steps": "fit(max_steps=…)",
+    "max_time": "hooks.TimeLimit(minutes=…)",
+    "callbacks": "Trainer(hooks=…)",
+    "plugins": "Trainer(hooks=…)",
+    "logger": "hooks.Write(events.TensorBoard())",
+    "loggers": "hooks.Write(events.TensorBoard())",
+    "accelerator": "Engine(device=…)",
+    "devices": "launch.run(nproc=…)",
+    "num_nodes": "Engine(layout=Layout(replicate=-1)) under torchrun",
+    "strategy": "Engine(layout=Layout(…))",
+    "sync_batchnorm": "nn.SyncBatchNorm.convert_sync_batchnorm(model) before Engine(…)",
+    "precision": "Engine(precision=…)",
+    "gradient_clip_val": "Engine(clip_norm=…)",
+    "gradient_clip_algorithm": "Engine(clip_norm=…) or Engine(clip_value=…)",
+    "accumulate_grad_batches": "Trainer(accumulate=…)",
+    "val_check_interval": "fit(validate_every=…)",
+    "check_val_every_n_epoch": "fit(validate_every='…ep')",
+    "log_every_n_steps": "hooks.default(log_every=…)",
+    "enable_progress_bar": "hooks.default(progress=…)",
+    "enable_checkpointing": "Trainer(run_dir=…) to save, no run_dir to save nothing",
+    "default_root_dir": "Trainer(run_dir=…)",
+    "deterministic": "Trainer(seed=…) and torch.use_deterministic_algorithms(True)",
+    "benchmark": "torch.backends.cudnn.benchmark",
+    "inference_mode": "evaluate() and predict(), which never compute gradients",
+    "overfit_batches": "fit(overfit_batches=…)",
+    "limit_train_batches": "fit(limit_train_batches=…)",
+    "limit_val_batches": "fit(limit_val_batches=…) evaluate(limit_batches=…)",
+    "limit_test_batches": "evaluate(limit_batches=…)",
+    "fast_dev_run": "fit(fast_dev_run=…)",
+    "num_sanity_val_steps": "fit(fast_dev_run=True) before the fit",
+    "detect_anomaly": "hooks.NaNGuard() or torch.autograd.set_detect_anomaly(True)",
+    "profiler": "hooks.Profiler()",
+    "model": "Trainer(Engine(model, optimizer, criterion))",
+    "train_dataloaders": "fit(train_loader=…)",
+    "train_dataloader": "fit(train_loader=…)",
+    "val_dataloaders": "fit(val_loader=…)",
+    "val_dataloader": "fit(val_loader=…)",
+    "dataloaders": "evaluate(loader=…) predict(data=…)",
+    "datamodule": "fit(train_loader=…)",
+    "ckpt_path": "fit(resume=…) load(path=…)",
+    "monitor": "Checkpoint(best=…)",
+    "save_top_k": "Checkpoint(best_count=…)",
+    "save_last": "Checkpoint(keep=…)",
+    "dirpath": "Checkpoint(folder=…) JsonLines(path=…)",
+    "every_n_train_steps": "Checkpoint(every='…st')",
+    "every_n_epochs": "Checkpoint(every='…ep')",
+    "train_time_interval": "Checkpoint(every='…min')",
+    "save_weights_only": "hooks.SaveWeights(every=…)",
+    "save_on_exception": "Checkpoint(every=…), which resumes after any failure",
+    "filename": "SaveWeights(path='…{epoch}…')",
+    "swa_lrs": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "swa_epoch_start": "SWA(start_epoch=…)",
+    "scheduling": "AccumulationSchedule(batches=…)",
+    "duration": "TimeLimit(minutes=…)",
+    "stopping_threshold": "EarlyStopping(baseline=…)",
+    "refresh_rate": "Progress(refresh=…)",
+    "logging_interval": "hooks.LR()",
+    "weights_only": "load_weights(path=…), which never runs code",
+    "save_dir": "Trainer(run_dir=…)",
+}
+
+HUGGING_FACE = {
+    "args": "Trainer(Engine(model, optimizer, criterion), …) and fit(epochs=…)",
+    "training_args": "Trainer(Engine(model, optimizer, criterion), …) and fit(epochs=…)",
+    "train_dataset": "fit(train_loader=DataLoader(…))",
+    "eval_dataset": "fit(val_loader=DataLoader(…)) evaluate(loader=DataLoader(…))",
+    "test_dataset": "predict(data=DataLoader(…))",
+    "data_collator": "fit(train_loader=DataLoader(…, collate_fn=…))",
+    "tokenizer": "fit(train_loader=DataLoader(…, collate_fn=…))",
+    "processing_class": "fit(train_loader=DataLoader(…, collate_fn=…))",
+    "compute_metrics": "hooks.Metrics(…)",
+    "compute_loss_func": "Engine(criterion=…)",
+    "preprocess_logits_for_metrics": "hooks.Metrics(read=…)",
+    "optimizers": "Engine(optimizer=…)",
+    "model_init": "Engine(model, optimizer, criterion), one for each trial",
+    "output_dir": "Trainer(run_dir=…)",
+    "num_train_epochs": "fit(epochs=…)",
+    "max_train_steps": "fit(max_steps=…)",
+    "per_device_train_batch_size": "fit(train_loader=DataLoader(…, batch_size=…))",
+    "per_device_eval_batch_size": "fit(val_loader=DataLoader(…, batch_size=…))",
+    "train_batch_size": "fit(train_loader=DataLoader(…, batch_size=…))",
+    "auto_find_batch_size": "data.find_batch_size(attempt=…)",
+    "gradient_accumulation_steps": "Trainer(accumulate=…)",
+    "learning_rate": "the optimizer: torch.optim.AdamW(model.parameters(), lr=…)",
+    "lr": "the optimizer: torch.optim.AdamW(model.parameters(), lr=…)",
+    "weight_decay": "the optimizer: torch.optim.AdamW(model.parameters(), weight_decay=…)",
+    "optim": "Engine(optimizer=…)",
+    "max_grad_norm": "Engine(clip_norm=…)",
+    "lr_scheduler_type": "Engine(lr_scheduler=…)",
+    "num_warmup_steps": "nn.lr.cosine(warmup_steps=…)",
+    "num_training_steps": "nn.lr.cosine(total_steps=…)",
+    "fp16": "Engine(precision='fp16')",
+    "bf16": "Engine(precision='bf16')",
+    "mixed_precision": "Engine(precision=…)",
+    "no_cuda": "Engine(device='cpu')",
+    "use_cpu": "Engine(device='cpu')",
+    "cpu": "Engine(device='cpu')",
+    "torch_compile": "Engine(compile=…)",
+    "fsdp": "Engine(layout=Layout(shard=-1))",
+    "deepspeed": "Engine(layout=Layout(shard=-1))",
+    "ddp_find_unused_parameters": "Engine(layout=…), which needs no such flag",
+    "dataloader_num_workers": "fit(train_loader=DataLoader(…, num_workers=…))",
+    "logging_steps": "hooks.default(log_every=…)",
+    "logging_dir": "Trainer(run_dir=…)",
+    "report_to": "hooks.Write(events.WandB())",
+    "log_with": "hooks.Write(events.WandB())",
+    "disable_tqdm": "hooks.default(progress=False)",
+    "eval_strategy": "fit(validate_every=…)",
+    "evaluation_strategy": "fit(validate_every=…)",
+    "eval_steps": "fit(validate_every=…)",
+    "save_strategy": "Checkpoint(every=…)",
+    "save_steps": "Checkpoint(every=…)",
+    "save_total_limit": "Checkpoint(keep=…)",
+    "load_best_model_at_end": "hooks.KeepBest(monitor=…)",
+    "metric_for_best_model": "Checkpoint(best=…) KeepBest(monitor=…)",
+    "greater_is_better": "Checkpoint(mode='max') KeepBest(mode='max')",
+    "early_stopping_patience": "EarlyStopping(patience=…)",
+    "early_stopping_threshold": "EarlyStopping(min_delta=…)",
+    "resume_from_checkpoint": "fit(resume=…)",
+    "ignore_data_skip": "fit(resume=…), which skips no data and repeats none",
+    "full_determinism": "Trainer(seed=…) and torch.use_deterministic_algorithms(True)",
+    "run_name": "Trainer(run_dir=…)",
+    "metric_key_prefix": "evaluate(loader={'name': loader})",
+    "label_smoothing_factor": "nn.CrossEntropyLoss(label_smoothing=…)",
+    "neftune_noise_alpha": "a step of your own: Trainer(step=…)",
+    "trial": "Trainer(params=…)",
+    "project_dir": "Trainer(run_dir=…)",
+    "split_batches": "fit(train_loader=DataLoader(…, batch_size=…))",
+    "device_placement": "Engine(device=…)",
+    "output_loading_info": "load_weights(), which returns what did not fit",
+}
+
+KERAS = {
+    "x": "fit(train_loader=DataLoader(…)) evaluate(loader=DataLoader(…)) predict(data=…)",
+    "y": "fit(train_loader=DataLoader(TensorDataset(x, y), …))",
+    "batch_size": "fit(train_loader=DataLoader(…, batch_size=…)) "
+    "evaluate(loader=DataLoader(…, batch_size=…)) predict(data=DataLoader(…, batch_size=…))",
+    "validation_data": "fit(val_loader=…)",
+    "validation_split": "torch.utils.data.random_split and fit(val_loader=…)",
+    "validation_freq": "fit(validate_every='…ep')",
+    "validation_steps": "fit(limit_val_batches=…)",
+    "validation_batch_size": "fit(val_loader=DataLoader(…, batch_size=…))",
+    "steps_per_epoch": "fit(limit_train_batches=…)",
+    "initial_epoch": "fit(resume=…), which knows the epoch",
+    "shuffle": "fit(train_loader=DataLoader(…, shuffle=True))",
+    "class_weight": "nn.CrossEntropyLoss(weight=…)",
+    "sample_weight": "a step that returns Output(loss, weight=…): Trainer(step=…)",
+    "verbose": "hooks.default(progress=…)",
+    "steps": "evaluate(limit_batches=…)",
+    "nb_epoch": "fit(epochs=…)",
+    "return_dict": "evaluate(), which always returns a dict",
+    "loss": "Engine(criterion=…)",
+    "metrics": "Trainer(hooks=[*hooks.default(), hooks.Metrics(…)])",
+    "weighted_metrics": "Trainer(hooks=[*hooks.default(), hooks.Metrics(…)])",
+    "jit_compile": "Engine(compile=…)",
+    "run_eagerly": "Engine(compile=False)",
+    "steps_per_execution": "Engine(compile=…)",
+    "clipnorm": "Engine(clip_norm=…)",
+    "global_clipnorm": "Engine(clip_norm=…)",
+    "clipvalue": "Engine(clip_value=…)",
+    "filepath": "Checkpoint(folder=…) SaveWeights(path=…)",
+    "save_best_only": "Checkpoint(best=…)",
+    "save_freq": "Checkpoint(every=…)",
+    "restore_best_weights": "hooks.KeepBest(monitor=…)",
+    "start_from_epoch": "EarlyStopping(patience=…)",
+    "factor": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=…))",
+    "histogram_freq": "hooks.Write(events.TensorBoard())",
+    "update_freq": "Write(every=…)",
+}
+
+IGNITE = {
+    "data": "fit(train_loader=…)",
+    "epoch_length": "fit(limit_train_batches=…)",
+    "process_function": "Trainer(step=…)",
+    "loss_fn": "Engine(criterion=…)",
+    "max_iters": "fit(max_steps=…)",
+    "handlers": "Trainer(hooks=…)",
+    "to_save": "hooks.Checkpoint(…), which saves everything",
+    "save_handler": "Checkpoint(folder=…)",
+    "n_saved": "Checkpoint(keep=…)",
+    "score_name": "Checkpoint(best=…)",
+    "score_function": "Checkpoint(best=…, mode=…) EarlyStopping(monitor=…, mode=…)",
+    "filename_prefix": "SaveWeights(path='…{epoch}…')",
+    "limit_sec": "TimeLimit(minutes=…)",
+    "create_dir": "Checkpoint(folder=…)",
+    "cumulative_delta": "EarlyStopping(min_delta=…)",
+    "min_delta_mode": "EarlyStopping(min_delta=…)",
+    "trainer": "Trainer(hooks=…)",
+    "output_transform": "Metrics(read=…)",
+    "amp_mode": "Engine(precision=…)",
+    "scaler": "Engine(precision='fp16')",
+    "gradient_accumulation_steps": "Trainer(accumulate=…)",
+    "prepare_batch": "Trainer(step=…)",
+    "non_blocking": "DataLoader(…, pin_memory=True)",
+    "event_name": "hooks.Callback(after_step=…)",
+    "every": "hooks.Periodic(every=…)",
+    "momentum": "EMA(decay=…)",
+}
+
+TORCH = {
+    "scheduler": "Engine(lr_scheduler=…)",
+    "schedulers": "Engine(lr_scheduler=…)",
+    "lr_schedulers": "Engine(lr_scheduler=…)",
+    "loss_function": "Engine(criterion=…)",
+    "optim": "Engine(optimizer=…)",
+    "net": "Engine(model=…)",
+    "module": "Engine(model=…)",
+    "network": "Engine(model=…)",
+    "n_epochs": "fit(epochs=…)",
+    "num_epochs": "fit(epochs=…)",
+    "max_iter": "fit(max_steps=…)",
+    "dataloader": "fit(train_loader=…) evaluate(loader=…) predict(data=…)",
+    "trainloader": "fit(train_loader=…)",
+    "valloader": "fit(val_loader=…)",
+    "valid_loader": "fit(val_loader=…)",
+    "test_loader": "evaluate(loader=…) predict(data=…)",
+    "grad_clip": "Engine(clip_norm=…)",
+    "clip_grad_norm": "Engine(clip_norm=…)",
+    "max_norm": "Engine(clip_norm=…)",
+    "amp": "Engine(precision='bf16')",
+    "dtype": "Engine(precision=…)",
+    "device_ids": "launch.run(nproc=…)",
+    "find_unused_parameters": "Engine(layout=…), which needs no such flag",
+    "random_seed": "Trainer(seed=…)",
+    "seed_everything": "Trainer(seed=…)",
+    "output_device": "Engine(device=…)",
+    "log_dir": "Trainer(run_dir=…) TensorBoard(path=…)",
+    "nproc_per_node": "launch.run(nproc=…)",
+    "world_size": "launch.run(nproc=…)",
+    "num_proc": "launch.run(nproc=…)",
+    "backend": "Engine(device=…)",
+    "tolerance": "EarlyStopping(min_delta=…)",
+    "metric": "EarlyStopping(monitor=…) Checkpoint(best=…)",
+    "beta": "EMA(decay=…)",
+    "ema_decay": "EMA(decay=…)",
+    "k": "Accuracy(topk=…)",
+    "top_k": "Accuracy(topk=…)",
+}
+
+TABLES = {
+    "Lightning": LIGHTNING,
+    "Hugging Face": HUGGING_FACE,
+    "Keras": KERAS,
+    "Ignite": IGNITE,
+    "PyTorch": TORCH,
+}
+
+CALL = re.compile(r"(?:[a-z]+\.)*([A-Za-z_]+)\((\w+)=")
+"""A call with its first argument, in the right-hand side of a table."""
+
+_VALUES = {
+    "16-mixed": "fp16",
+    "16": "fp16",
+    "no": "fp32",
+    "32": "fp32",
+    "32-true": "fp32",
+    "bf16-mixed": "bf16",
+    "gpu": "auto",
+    **{name: name for name in ("fp16", "bf16", "fp32", "auto", "cpu", "cuda", "mps")},
+}
+"""Values of other trainers for precisions and devices."""
+
+_METHODS = ("fit", "evaluate", "predict", "load")
+
+
+def instead_of(name: str, value: Any, call: str, arguments: Iterable[str]) -> str | None:
+    """Return what to write instead of another trainer's argument, or None.
+
+    >>> instead_of("max_epochs", 3, "Trainer", [])
+    'trainer.fit(…, epochs=3)'
+    """
+    entries = [
+        entry
+        for table in TABLES.values()
+        if (text := table.get(name.lower())) is not None
+        for entry in _alternatives(text)
+    ]
+    if not entries:
+        return None
+    of_this_call = (one for one in entries if (at := CALL.match(one)) and at[1] == call)
+    entry = next(of_this_call, entries[0])
+    return _filled(entry, value, call, arguments)
+
+
+def _alternatives(text: str) -> list[str]:
+    """Split "Checkpoint(best=…) KeepBest(monitor=…)" into its calls; other texts stay together."""
+    calls = re.findall(r"[\w.]+\((?:[^()]|\([^()]*\))*\)", text)
+    return calls if " ".join(calls) == text else [text]
+
+
+def _filled(entry: str, value: Any, call: str, arguments: Iterable[str]) -> str:
+    """Return the call with the value in place of its ellipsis, as short as it can be."""
+    found = CALL.match(entry)
+    if found is None:
+        return entry
+    owner, argument = found.groups()
+    plain = isinstance(value, bool | int | float | str) and len(repr(value)) <= 40
+    if argument in ("precision", "device"):
+        value = _VALUES.get(str(value))
+        plain = value is not None
+    if plain and entry.count("=…") == 1:
+        entry = entry.replace("=…", f"={value!r}")
+    elif plain and not isinstance(value, str):
+        entry = re.sub(r"'…(st|ep|min)'", rf"'{value}\1'", entry)
+    if owner == call and argument in arguments:
+        return entry.partition("(")[2].removesuffix(")")
+    return f"trainer.{owner}(…, {entry.partition('(')[2]}" if owner in _METHODS else entry

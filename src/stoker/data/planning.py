@@ -1,0 +1,84 @@
+"""What to know before a fit: the number of its steps, and the largest batch that fits."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from stoker.core import dist
+from stoker.core.errors import check_number
+from stoker.core.types import Batch
+from stoker.data.feeder import BatchFeeder, LastWindow, count_of
+from stoker.data.sharding import DataShard
+
+
+def total_steps(
+    train_loader: Iterable[Batch],
+    *,
+    epochs: int,
+    accumulate: int = 1,
+    last_window: LastWindow = "flush",
+    limit_train_batches: int | float | None = None,
+) -> int:
+    """Return the number of updates that a `fit` with these arguments makes, for LR schedules.
+
+        steps = data.total_steps(loader, epochs=3)
+        scheduler = nn.lr.cosine(optimizer, steps, warmup_ratio=0.1)
+
+    In a job of several processes whose data is sharded by the trainer, it joins the other
+    processes, so that each counts its share.
+    """
+    dist.connect()
+    shard = DataShard(dist.rank(), dist.world_size())
+    feeder = BatchFeeder(
+        train_loader, accumulate, last_window=last_window, limit=limit_train_batches, shard=shard
+    )
+    if feeder.steps is None:
+        raise ValueError(
+            f"a {type(train_loader).__name__} without a length does not tell its steps: pass "
+            "max_steps to fit(), and the same number to the schedule"
+        )
+    return feeder.steps * (count_of("epochs", epochs) or 0)
+
+
+def find_batch_size(attempt: Callable[[int], Any], *, start: int = 1, largest: int = 65_536) -> int:
+    """Return the largest batch size, doubled from ``start``, that does not run out of memory.
+
+        size = data.find_batch_size(
+            lambda size: trainer.fit(data.loader(dataset, size), fast_dev_run=2)
+        )
+
+    A ``fast_dev_run`` changes nothing, so the training that follows is the same as without it.
+
+    Args:
+        attempt: trains some steps with batches of this size. Errors other than running out of
+            memory are raised.
+        start: the first size; an error if it does not fit.
+        largest: the last size to try.
+    """
+    for name, value in (("start", start), ("largest", largest)):
+        check_number(name, value, integer=True)
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    found, size = 0, start
+    while size <= largest and _fits(attempt, size):
+        found, size = size, 2 * size
+    if not found:
+        raise ValueError(f"not even a batch of {start} fits into memory")
+    return found
+
+
+def _fits(attempt: Callable[[int], Any], size: int) -> bool:
+    try:
+        attempt(size)
+    except (torch.OutOfMemoryError, MemoryError):
+        fits = False
+    except RuntimeError as error:  # the allocator of the CPU
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        fits = False
+    else:
+        fits = True
+    if torch.accelerator.is_available():  # untested: CI has no accelerator
+        torch.accelerator.empty_cache()
+    return bool(dist.all_reduce_max(0.0 if fits else 1.0)[0] == 0.0)
