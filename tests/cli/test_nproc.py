@@ -62,3 +62,35 @@ def test_a_fault_that_shows_while_parts_are_made_is_no_traceback_and_ends_with_2
     assert code == 2
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "stoker: rank 0 failed with ConfigError"
+
+
+def test_a_script_runs_in_processes_that_know_their_rank_and_its_arguments(stoker, folder):
+    script = folder / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])\n"
+        "sys.exit('--fail' in sys.argv and 'on purpose')\n"
+    )
+    code, out, err = stoker("run", "--nproc", "2", script, "--nproc", "7")
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [
+        "rank 0 of 2 ['--nproc', '7']",
+        "rank 1 of 2 ['--nproc', '7']",
+    ]
+    code, _, err = stoker("run", "--nproc", "1", script, "--fail")
+    assert code != 0
+    assert "on purpose" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nproc", "0"], "at least 1, got 0"),
+        (["--nproc", "2", "--explain"], "--explain does not"),
+    ],
+)
+def test_a_script_is_not_started_with_options_that_cannot_be(stoker, folder, options, words):
+    (folder / "script.py").write_text("print('started')")
+    code, out, err = stoker("run", *options, "script.py")
+    assert (code, out) == (2, "")
+    assert words in err

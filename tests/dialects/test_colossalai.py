@@ -226,16 +226,39 @@ def test_gradient_handlers_of_the_config_run_once_before_each_update():
 # Schedules
 
 
+@pytest.mark.slow
 @pytest.mark.row("Z01")
-def test_step_schedule_is_schedule_and_none_is_without_a_pipeline():
-    made = engine(step_schedule=NoPipelineSchedule())
-    assert isinstance(made.schedule, NoPipelineSchedule)
-    assert isinstance(engine().schedule, NonPipelineSchedule)
+@pytest.mark.parametrize("options", [dict(step_schedule=NoPipelineSchedule()), dict()])
+def test_an_engine_of_the_chinese_document_trains_like_the_plain_loop(options):
+    model, twin = net(), net()
+    optimizer, other = torch.optim.Adam(model.parameters()), torch.optim.Adam(twin.parameters())
+    made = Engine(
+        model=model,
+        criterion=nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        lr_scheduler=colossalai.nn.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
+        **options,
+    )
+    expected = options.get("step_schedule", made.schedule)
+    assert made.schedule is expected
+    assert isinstance(expected, NonPipelineSchedule)
     assert not made.uses_pipeline
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(other, 1000)
+    Trainer(made).fit(batches(), epochs=2)
+    plain_loop(twin, other, batches(), epochs=2, scheduler=rates)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(other.param_groups[0]["lr"], rel=1e-6)
+    for one, same_one in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, same_one, rtol=1e-6, atol=0)
+
+
+@pytest.mark.row("Z01")
+def test_the_two_names_of_a_schedule_are_not_mixed():
+    schedule = NonPipelineSchedule()
+    assert engine(schedule=schedule).schedule is engine(step_schedule=schedule).schedule
     with pytest.raises(ValueError, match="pass only one of them"):
-        engine(schedule=NonPipelineSchedule(), step_schedule=NonPipelineSchedule())
-    with pytest.raises(ValueError, match="fp16 = dict"):
-        NoPipelineSchedule(amp_type=AMP_TYPE.TORCH)
+        engine(schedule=schedule, step_schedule=schedule)
+    with pytest.raises(TypeError, match="expected one such as PipelineSchedule"):
+        engine(step_schedule="1f1b")
 
 
 @pytest.mark.row("Z07")
@@ -1007,11 +1030,13 @@ def test_names_of_a_config_file_are_read_through_the_context(tmp_path):
         (dict(parallel=dict(pipelines=2)), "did you mean 'pipeline'"),
         (dict(parallel=dict(tensor=dict(size=4, mode="2d"))), "mode '2d'"),
         (dict(parallel=3), "parallel is 3"),
-        (dict(fp16=dict(mode=AMP_TYPE.NAIVE, hysteresis=2)), "fp16 has 'hysteresis'"),
+        (dict(fp16=dict(mode=AMP_TYPE.NAIVE, hysteresis=5)), "fp16 has hysteresis=5"),
+        (dict(fp16=dict(mode=AMP_TYPE.TORCH, hysteresis=2)), "fp16 has 'hysteresis'"),
+        (dict(clip_grad=1.0, clip_grad_norm=1.0), "another name of clip_grad_norm"),
         (dict(fp16=dict(mode=AMP_TYPE.TORCH), zero=dict()), "cannot be combined"),
         (dict(torch_ddp=dict(static_graph=True)), "torch_ddp has 'static_graph'"),
         (dict(zero=dict(stage=2)), "zero has 'stage'"),
-        (dict(fp16=dict(init_scale=2.0)), "fp16 has mode None"),
+        (dict(fp16=dict(init_scale=2.0)), "fp16 is .*expected a dict"),
         (dict(fp16=dict(mode="half")), "fp16 has mode 'half'"),
     ],
 )
@@ -1042,8 +1067,9 @@ def test_the_config_becomes_a_layout():
 
 
 def test_launchers_name_the_variable_they_miss(monkeypatch):
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="no RANK"):
         colossalai.launch_from_torch({})
     with pytest.raises(RuntimeError, match="no SLURM_PROCID"):
@@ -1068,14 +1094,14 @@ def test_launchers_name_the_variable_they_miss(monkeypatch):
     ("described", "rates"),
     [
         (dict(type="CosineAnnealingLR", eta_min=0.5), [1.0, 0.92678, 0.75, 0.57322]),
-        (dict(type="CosineAnnealingWarmupLR", warmup_steps=2), [1 / 3, 2 / 3, 1.0, 0.5]),
+        (dict(type="CosineAnnealingWarmupLR", warmup_steps=2), [0.5, 1.0, 1.0, 0.5]),
         (dict(type="FlatAnnealingLR", pct_start=0.5), [1.0, 1.0, 1.0, 0.5]),
-        (dict(type="FlatAnnealingWarmupLR", warmup_steps=1, pct_start=0.4), [0.5, 1, 1, 0.5]),
+        (dict(type="FlatAnnealingWarmupLR", warmup_steps=1, pct_start=0.4), [1, 1, 1, 0.5]),
         (dict(type="LinearWarmupLR", warmup_steps=1), [0.5, 1, 2 / 3, 1 / 3]),
         (dict(type="MultiStepLR", milestones=[1, 3], gamma=0.5), [1, 0.5, 0.5, 0.25]),
-        (dict(type="MultiStepWarmupLR", warmup_steps=1, milestones=[2]), [0.5, 1, 0.1, 0.1]),
+        (dict(type="MultiStepWarmupLR", warmup_steps=2, milestones=[3]), [0.5, 1, 1, 0.1]),
         (dict(type="PolynomialLR", end_lr=0.0, power=2.0), [1, 0.5625, 0.25, 0.0625]),
-        (dict(type="PolynomialWarmupLR", warmup_steps=1, end_lr=0.1), [0.5, 1, 0.7, 0.4]),
+        (dict(type="PolynomialWarmupLR", warmup_steps=2, end_lr=0.1), [0.5, 1, 1, 0.55]),
         (dict(type="LambdaLR", lr_lambda=lambda step: 1 / (step + 1)), [1, 1 / 2, 1 / 3, 1 / 4]),
         (dict(type="MultiplicativeLR", lr_lambda=lambda step: 0.5), [1, 0.5, 0.25, 0.125]),
         (dict(type="StepLR", gamma=0.5), [1, 0.5, 0.25, 0.125]),

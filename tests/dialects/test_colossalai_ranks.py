@@ -65,3 +65,33 @@ def test_what_does_not_divide_is_refused_with_both_numbers():
     config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4)
     for said in pool().run(2, tasks.refuses, config, 6):
         assert "a batch of 6 samples does not divide into 4 micro-batches" in said
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["different stages", "equal stages"])
+@pytest.mark.parametrize(
+    "more", [{}, {"model": {"num_chunks": 2}}], ids=["1f1b", "interleaved"]
+)  # fmt: skip
+def test_stages_that_a_script_has_cut_train_like_the_complete_model(tmp_path, more, alike):
+    config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4, **more)
+    first, last = pool().run(2, tasks.cut_by_the_script, tmp_path / "split", config, alike)
+    alone = tasks.cut_by_the_script(tmp_path / "whole", {}, alike)
+    torch.testing.assert_close(first[0], alone[0])
+    torch.testing.assert_close(last[0], alone[0])
+    assert len(first[1]) == len(last[1]) == 4  # each has the momentum of its two layers
+    assert first[2] == {"PIPELINE": [0, 1], "DATA": [0]}
+    saved = torch.load(tmp_path / "split" / "all.pt", weights_only=True)
+    together = torch.cat([weight.flatten() for _, weight in sorted(saved["model"].items())])
+    torch.testing.assert_close(together, alone[0])
+    assert len(saved["optimizer"]) == 2
+
+
+def test_stages_that_make_no_model_are_refused_with_their_number():
+    config = dict(parallel=dict(pipeline=2))
+    for said in pool().run(2, tasks.wrong_stages, config):
+        assert "pipeline stage 0 has passed 2 stages, expected 1 in each process" in said
+
+
+def test_stages_send_tensors_to_their_neighbours():
+    first, last = pool().run(2, tasks.talks_to_its_neighbours)
+    assert first == (None, [None, [1.0], [1.0], None], 3.0, 0.0)
+    assert last == ((2, 3), [[0.0], None, None, [0.0]], 3.0, 1.0)

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Print which hooks act where, instead of training.",
     )
+    parser.add_argument("--nproc", type=int, metavar="N", help="Processes on this machine.")
     parser.add_argument("script", metavar="SCRIPT", help="A Python file.")
     parser.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="Arguments of the script."
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
         what = "is a folder" if script.is_dir() else "does not exist"
         raise ConfigError(f"the script '{script}' {what}, expected a Python file")
     _check_syntax(script)
+    if options.nproc is not None:
+        return _in_processes(options)
     with frozen_imports():
         import_module("stoker.dialects.aliases").Dialects(prefer=options.prefer_dialects).install()
         from stoker import Trainer, launch
@@ -52,6 +55,20 @@ def run(options: argparse.Namespace) -> int:
         emit("script", explained.text, script=script, explanation=explained.text)
     else:
         emit("script", script=script, explanation=None)
+    return OK
+
+
+def _in_processes(options: argparse.Namespace) -> int:
+    """Run the script in several processes that find their ranks in the environment."""
+    if options.explain:
+        raise ConfigError("--explain does not train, so it needs no --nproc: remove one of them")
+    with frozen_imports():
+        from stoker import launch
+    alone = argparse.Namespace(**{**vars(options), "nproc": None})
+    try:
+        launch.run(run, alone, nproc=options.nproc)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return OK
 
 

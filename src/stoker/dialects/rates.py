@@ -7,15 +7,42 @@ from typing import Any
 from torch.optim.lr_scheduler import LambdaLR
 
 
-def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
-    """Return a function that builds a scheduler, which multiplies the initial rates by a factor.
+class FormulaLR(LambdaLR):
+    """A scheduler that multiplies the initial rates by a formula of the step.
 
-    A formula has no state, so a resumed run has exactly the rates of an uninterrupted one.
+    A formula has no state, so a resumed run has exactly the rates of an uninterrupted one. The
+    options are attributes.
+    """
+
+    formula: Callable[..., float]
+    signature: Signature
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._options = dict(bound.arguments)
+        optimizer, last = self._options.pop("optimizer"), self._options.pop("last_epoch", -1)
+        vars(self).update(self._options)
+        bases = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+        super().__init__(optimizer, [self._bind(base) for base in bases], last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state without the options, which belong to the script."""
+        options = {"_options", *self._options}
+        return {name: v for name, v in super().state_dict().items() if name not in options}
+
+    def _bind(self, base: float) -> Callable[[int], float]:
+        formula, options = type(self).formula, self._options
+        return lambda step: formula(step, base, **options)
+
+
+def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
+    """Return a class of schedulers that multiply the initial rates by a factor.
 
     Args:
-        name: The name of the function.
+        name: The name of the class.
         factor: Computes the factor from ``(step, base, …)``: the step, the initial rate, and the
-            options. Its docstring becomes that of the function.
+            options. Its docstring becomes that of the class.
         defaults: The options in order; ``...`` marks a required one.
     """
     kind = Parameter.POSITIONAL_OR_KEYWORD
@@ -23,21 +50,20 @@ def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
         Parameter(option, kind, default=Parameter.empty if value is ... else value)
         for option, value in defaults.items()
     ]
-    signature = Signature([Parameter("optimizer", kind), *options])
+    taken = [Parameter("optimizer", kind), *options]
 
-    def make(*args: Any, **kwargs: Any) -> LambdaLR:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        options = dict(bound.arguments)
-        optimizer, last = options.pop("optimizer"), options.pop("last_epoch", -1)
-        bases = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-        return LambdaLR(optimizer, [_bind(factor, base, options) for base in bases], last)
+    def build(self: FormulaLR, *args: Any, **kwargs: Any) -> None:
+        FormulaLR.__init__(self, *args, **kwargs)
 
-    make.__name__ = make.__qualname__ = name
-    make.__module__, make.__doc__ = factor.__module__, factor.__doc__
-    make.__dict__["__signature__"] = signature
-    return make
-
-
-def _bind(factor: Callable[..., float], base: float, options: dict[str, Any]) -> Any:
-    return lambda step: factor(step, base, **options)
+    build.__dict__["__signature__"] = Signature([Parameter("self", kind), *taken])
+    return type(
+        name,
+        (FormulaLR,),
+        {
+            "__init__": build,
+            "__doc__": factor.__doc__,
+            "__module__": factor.__module__,
+            "formula": staticmethod(factor),
+            "signature": Signature(taken),
+        },
+    )

@@ -9,10 +9,13 @@ from torch import nn
 
 import stoker.dialects.colossalai as colossalai
 from stoker.core import dist
+from stoker.dialects.colossalai import communication
+from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.core import global_context as gpc
+from stoker.dialects.colossalai.engine import Engine, PipelineSchedule
 from stoker.dialects.colossalai.logging import DistributedLogger
 from stoker.dialects.colossalai.trainer import Trainer, hooks
-from stoker.dialects.colossalai.utils import get_dataloader
+from stoker.dialects.colossalai.utils import get_dataloader, save_checkpoint
 from support.toys import loader, sgd
 
 
@@ -121,3 +124,66 @@ def refuses(config, batch_size):
     except ValueError as error:
         return str(error)
     return None
+
+
+def cut_by_the_script(folder, config, alike):
+    """A run whose processes pass their own stages; the weights of all of them, and their ranks."""
+    gpc.load_config(config)
+    torch.manual_seed(0)
+    width = 4 if alike else 3
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, width)]
+    stage, stages = gpc.get_local_rank(ParallelMode.PIPELINE), gpc.pipeline_parallel_size
+    chunks = config.get("model", {}).get("num_chunks", 1)
+    size = len(layers) // (stages * chunks)
+    own = [
+        nn.Sequential(*layers[(chunk * stages + stage) * size :][:size]) for chunk in range(chunks)
+    ]
+    model = nn.ModuleList(own) if chunks > 1 else own[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    data = get_dataloader(loader(64).dataset, batch_size=8)
+    engine, train, _, _ = colossalai.initialize(model, optimizer, nn.CrossEntropyLoss(), data)
+    trainer = Trainer(engine)
+    saves = hooks.SaveCheckpointHook(1, Path(folder), model=model)
+    trainer.fit(train, epochs=2, max_steps=10, hooks=[saves])
+    save_checkpoint(Path(folder) / "all.pt", 2, engine.model, optimizer)
+    held = [list(state["momentum_buffer"].shape) for state in optimizer.state.values()]
+    found = torch.cat([w.flatten() for _, w in sorted(weights(engine).items())])
+    ranks = {
+        mode.name: gpc.get_ranks_in_group(mode)
+        for mode in (ParallelMode.PIPELINE, ParallelMode.DATA)
+    }
+    return found, held, ranks
+
+
+def wrong_stages(config):
+    """What is said of stages that make no model."""
+    gpc.load_config(config)
+    model = nn.Linear(4, 4) if dist.rank() else nn.ModuleList([nn.Linear(4, 4)] * 2)
+    try:
+        Engine(model, sgd(model), schedule=PipelineSchedule(2))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def talks_to_its_neighbours():
+    """What the stages of a pipeline receive from each other."""
+    gpc.load_config({"parallel": {"pipeline": 2}})
+    stage = gpc.get_local_rank(ParallelMode.PIPELINE)
+    sent = torch.full((2, 3), float(stage))
+    communication.send_obj_meta(sent)
+    shape = communication.recv_obj_meta()
+    communication.send_forward(sent)
+    forward = communication.recv_forward((2, 3))
+    communication.send_backward(sent)
+    backward = communication.recv_backward((2, 3))
+    both = (
+        communication.send_forward_recv_backward(sent, (2, 3)),
+        communication.send_backward_recv_forward(sent, (2, 3)),
+    )
+    found = [None if one is None else one.unique().tolist() for one in (forward, backward, *both)]
+    total = torch.tensor(float(stage + 1))
+    torch.distributed.all_reduce(total, group=gpc.get_group(ParallelMode.PIPELINE))
+    alone = torch.tensor(float(stage))
+    torch.distributed.all_reduce(alone, group=gpc.get_group(ParallelMode.DATA))
+    return shape, found, float(total), float(alone)

@@ -39,7 +39,7 @@ class SaveCheckpointHook(BaseHook):
     def natives(self, name: str, trainer: Any) -> list[Hook]:
         """Return the Stoker hook that saves."""
         core = trainer.engine.core
-        if self.model not in (None, core.model):
+        if self.model not in (None, core.model, trainer.engine.given_model):
             raise ValueError("SaveCheckpointHook was given a different model than the engine")
         split = [(t, p) for t in range(core.layout.tensor) for p in range(core.layout.pipeline)]
         saving = _LinkedCheckpoint(self.every, keep=None, folder=self.folder)

@@ -4,7 +4,8 @@
     zero = dict(level=3, cpu_offload=False)                        Layout(shard=-1)
     torch_ddp = dict(find_unused_parameters=True)                  Layout(unused=True)
     fp16 = dict(mode=AMP_TYPE.TORCH, init_scale=2**16)             Engine(precision="fp16")
-    clip_grad_norm, gradient_accumulation, gradient_handler        see `Engine`
+    clip_grad_norm (or clip_grad), gradient_accumulation           see `Engine`
+    gradient_handler                                               see `Engine`
     NUM_MICRO_BATCHES, model = dict(num_chunks=2), TENSOR_SHAPE    see `PipelineSchedule`
     cudnn_benchmark, cudnn_deterministic                           torch.backends.cudnn
 
@@ -19,15 +20,17 @@ from typing import Any
 
 import torch
 
-from stoker import Layout
+from stoker import Layout, seed_all
 from stoker.config import ConfigError
 from stoker.config.files import executed
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.dialects.colossalai.ranks import Ranks
 
 _RESERVED = (
-    *("parallel", "fp16", "zero", "gradient_accumulation", "clip_grad_norm", "gradient_handler"),
-    *("cudnn_benchmark", "cudnn_deterministic", "torch_ddp", "NUM_MICRO_BATCHES", "TENSOR_SHAPE"),
+    *("parallel", "fp16", "zero", "gradient_accumulation", "gradient_handler", "torch_ddp"),
+    *("clip_grad_norm", "clip_grad"),
+    *("cudnn_benchmark", "cudnn_deterministic", "NUM_MICRO_BATCHES", "TENSOR_SHAPE"),
 )
 _SCALER = {  # the names of the scaler's options in each kind of mixed precision
     "torch": {"init_scale": "scale", "enabled": "enabled"},
@@ -35,6 +38,15 @@ _SCALER = {  # the names of the scaler's options in each kind of mixed precision
     "apex": {"opt_level": "opt_level"},
 }
 _ALSO = {name: name for name in ("growth_factor", "backoff_factor", "growth_interval")}
+_FIXED: dict[str, tuple[Any, ...]] = {  # options of the naive scaler that only have these values
+    "min_scale": (None, 1, 1.0),
+    "max_scale": (None, -1),
+    "hysteresis": (1, 2),
+    "dynamic_grad_scale": (True,),
+    "clip_grad_norm": (0, 0.0),
+    "log_num_zeros_in_grad": (False,),
+    "verbose": (True, False),
+}
 
 
 class AMP_TYPE(Enum):  # noqa: N801
@@ -43,15 +55,7 @@ class AMP_TYPE(Enum):  # noqa: N801
     TORCH = "torch"
     APEX = "apex"
     NAIVE = "naive"
-
-
-class ParallelMode(Enum):
-    """Kinds of process groups."""
-
-    GLOBAL = "global"
-    DATA = "data"
-    PIPELINE = "pipe"
-    TENSOR = "tensor"
+    PARALLEL = "naive"  # noqa: PIE796
 
 
 class Config(dict[str, Any]):
@@ -80,10 +84,11 @@ class Config(dict[str, Any]):
         return Config(kept)
 
 
-class GlobalContext:
+class GlobalContext(Ranks):
     """The config and the ranks that all parts of a script share."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.config = Config()
 
     def load_config(self, config: str | Path | Mapping[str, Any]) -> None:
@@ -93,31 +98,32 @@ class GlobalContext:
             near = get_close_matches(key, _RESERVED, n=1, cutoff=0.85)
             if key not in _RESERVED and near:
                 raise ConfigError(f"unknown config key {key!r}; did you mean {near[0]!r}?")
-        self.config = read
+        self.config, self.knows_stage = read, False
         self.layout(None, {})  # raises now if the config is invalid
         self.precision()
+        self.clip_norm()
         torch.backends.cudnn.benchmark = bool(read.get("cudnn_benchmark", False))
         torch.backends.cudnn.deterministic = bool(read.get("cudnn_deterministic", False))
 
-    def get_global_rank(self) -> int:
-        """Return the rank of this process."""
-        return dist.rank()
+    def set_seed(self, seed: int) -> None:
+        """Seed Python, NumPy and torch, the same on all ranks."""
+        seed_all(seed)
 
-    def get_world_size(self, mode: ParallelMode = ParallelMode.GLOBAL) -> int:
-        """Return the number of processes in a group of this kind."""
-        layout = self.layout(None, {}).filled(dist.world_size())
-        sizes = {
-            ParallelMode.GLOBAL: layout.processes,
-            ParallelMode.DATA: layout.data_ranks,
-            ParallelMode.PIPELINE: layout.pipeline,
-            ParallelMode.TENSOR: layout.tensor,
-        }
-        return sizes[mode]
+    def get_layout(self) -> Layout:
+        """Return the layout of the job."""
+        return self.layout(None, {}).filled(dist.world_size())
+
+    def clip_norm(self) -> float:
+        """Return the maximum norm of the gradients; 0 for none."""
+        given = [self.config[key] for key in ("clip_grad_norm", "clip_grad") if key in self.config]
+        if len(given) == 2:
+            raise ConfigError("clip_grad is another name of clip_grad_norm: remove one of them")
+        return float(given[0] or 0.0) if given else 0.0
 
     def layout(self, pipeline_schedule: str | None, options: dict[str, Any]) -> Layout:
         """Return the layout of the config; ``options`` are those of the pipeline schedule."""
         parallel, config = self.config.get("parallel", {}), self.config
-        _check("parallel", parallel, ("data", "pipeline", "tensor"))
+        check_section("parallel", parallel, ("data", "pipeline", "tensor"))
         pipeline, tensor = _size(parallel, "pipeline"), _size(parallel, "tensor")
         mode = _section(parallel, "tensor", ("size", "mode")).get("mode")
         if tensor > 1 and mode not in (None, "1d"):
@@ -125,10 +131,10 @@ class GlobalContext:
                 f"parallel.tensor has mode {mode!r}, but layers are split in one dimension: '1d'"
             )
         zero, ddp = config.get("zero"), config.get("torch_ddp", {})
-        _check("torch_ddp", ddp, ("find_unused_parameters",))
+        check_section("torch_ddp", ddp, ("find_unused_parameters",))
         more: dict[str, Any] = {"replicate": _size(parallel, "data", -1)}
         if zero is not None:
-            _check("zero", zero, ("level", "cpu_offload"))
+            check_section("zero", zero, ("level", "cpu_offload"))
             offload, reshard = zero.get("cpu_offload", False), zero.get("level", 3) == 3
             more = {"shard": -1, "offload": offload, "reshard": reshard}
         elif ddp.get("find_unused_parameters"):
@@ -137,20 +143,35 @@ class GlobalContext:
             more |= {"schedule": pipeline_schedule, **options}
         return Layout(pipeline=pipeline, tensor=tensor, **more)
 
-    def precision(self) -> tuple[Any, dict[str, Any]]:
-        """Return the precision of the config, and the initial state of its loss scaler."""
-        fp16 = self.config.get("fp16")
+    def precision(self, fp16: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Return the precision, and the initial state of its loss scaler.
+
+        Args:
+            fp16: that of a schedule; by default that of the config.
+        """
+        fp16 = fp16 or self.config.get("fp16")
         if not fp16:
+            return "fp32", {}
+        if not isinstance(fp16, Mapping) or "mode" not in fp16:
+            raise ConfigError(f"fp16 is {fp16!r}, expected a dict(mode=AMP_TYPE.TORCH, …)")
+        mode = fp16["mode"]
+        kind = getattr(mode, "value", mode)
+        if kind is None:
             return "fp32", {}
         if self.config.get("zero") is not None:
             raise ConfigError("fp16 and zero cannot be combined: remove one of them")
-        mode = fp16["mode"] if isinstance(fp16, Mapping) and "mode" in fp16 else None
-        kind = getattr(mode, "value", mode)
         if kind not in _SCALER:
             raise ConfigError(f"fp16 has mode {mode!r}, expected one such as AMP_TYPE.TORCH")
         known = _SCALER[kind] | (_ALSO if kind != "apex" else {})
-        _check("fp16", fp16, ("mode", *known))
-        state = {known[key]: value for key, value in fp16.items() if key != "mode"}
+        fixed = _FIXED if kind == "naive" else {}
+        check_section("fp16", fp16, ("mode", *known, *fixed))
+        for key in fixed.keys() & fp16.keys():
+            if fp16[key] not in fixed[key]:
+                raise ConfigError(
+                    f"fp16 has {key}={fp16[key]!r}, which Stoker's scaler does not offer: "
+                    f"expected {' or '.join(map(repr, fixed[key]))}"
+                )
+        state = {known[key]: value for key, value in fp16.items() if key in known}
         off = state.pop("enabled", True) is False or state.pop("opt_level", "O1") == "O0"
         return ("fp32", {}) if off else ("fp16", state)
 
@@ -163,7 +184,7 @@ def _is_imported(value: Any) -> bool:
     return isinstance(value, type) or type(value).__name__ == "module"
 
 
-def _check(where: str, section: Any, known: tuple[str, ...]) -> None:
+def check_section(where: str, section: Any, known: tuple[str, ...]) -> None:
     """Reject unknown keys."""
     if not isinstance(section, Mapping):
         raise ConfigError(f"{where} is {section!r}, expected a dict({'=…, '.join(known)}=…)")
@@ -177,7 +198,7 @@ def _check(where: str, section: Any, known: tuple[str, ...]) -> None:
 def _section(parallel: Mapping[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
     value = parallel.get(name, 1)
     section = {"size": 1 if value is None else value} if not isinstance(value, Mapping) else value
-    _check(f"parallel.{name}", section, known)
+    check_section(f"parallel.{name}", section, known)
     return section
 
 

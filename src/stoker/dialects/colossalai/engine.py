@@ -8,18 +8,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from stoker import Engine as Core
+from stoker import Layout
+from stoker.core import dist
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.logging import get_dist_logger
 from stoker.dialects.colossalai.schedule import BaseSchedule, NonPipelineSchedule, Seen
+from stoker.dialects.colossalai.stages import StagedModel, join_stages
+from stoker.engine.checks import resolve_device
 
 
 class Engine:
     """Run a model as configured, by the Stoker engine `core`.
 
     ``step_schedule`` and ``gradient_clipping`` are older names of ``schedule`` and
-    ``clip_grad_norm``; ``gradient_accumulation`` batches make one update. An operator hook of
-    ``ophook_list`` has ``pre_fwd_exec``, ``post_fwd_exec``, ``pre_bwd_exec`` or ``post_bwd_exec``,
-    called around every module.
+    ``clip_grad_norm``; ``gradient_accumulation`` batches make one update. An ``lr_scheduler`` is
+    stepped after every update. An operator hook of ``ophook_list`` has ``pre_fwd_exec``,
+    ``post_fwd_exec``, ``pre_bwd_exec`` or ``post_bwd_exec``, called around every module.
     """
 
     def __init__(
@@ -34,31 +38,27 @@ class Engine:
         schedule: BaseSchedule | None = None,
         *,
         step_schedule: BaseSchedule | None = None,
+        lr_scheduler: Any = None,
         gradient_accumulation: int = 1,
         gradient_clipping: float = 0.0,
     ) -> None:
-        if schedule is not None and step_schedule is not None:
-            raise ValueError(
-                "schedule and step_schedule are the same option: pass only one of them"
-            )
-        self.schedule = schedule or step_schedule or NonPipelineSchedule()
-        if not isinstance(self.schedule, BaseSchedule):
-            raise TypeError(
-                f"schedule is {self.schedule!r}, expected one such as PipelineSchedule(4)"
-            )
+        self.schedule = _chosen(schedule, step_schedule)
         if type(gradient_accumulation) is not int or gradient_accumulation < 1:
             raise ValueError(
                 "gradient_accumulation must be an integer of at least 1, "
                 f"got {gradient_accumulation!r}"
             )
-        precision, scaler = gpc.precision()
+        precision, scaler = gpc.precision(self.schedule.fp16)
+        self.given_model, self.lr_scheduler = model, lr_scheduler
+        model, layout = self._join_stages(model, optimizer, verbose)
         self.core = Core(
             model,
             optimizer,
             criterion,
+            lr_scheduler=lr_scheduler,
             clip_norm=clip_grad_norm or gradient_clipping,
             precision=precision,
-            layout=gpc.layout(self.schedule.kind, self.schedule.layout_options),
+            layout=layout,
         )
         if self.core.scaler is not None:
             self.core.scaler.load_state_dict({**self.core.scaler.state_dict(), **scaler})
@@ -70,6 +70,26 @@ class Engine:
         self._backwards = 0
         if verbose and self.core.layout.processes > 1:
             get_dist_logger().info(f"layout of the job: {self.core.layout}", ranks=[0])
+
+    def _join_stages(
+        self, model: nn.Module, optimizer: Any, verbose: bool
+    ) -> tuple[nn.Module, Layout]:
+        """Return the complete model and its layout, even if the script has cut it itself."""
+        options = self.schedule.layout_options
+        layout = gpc.layout(self.schedule.kind, options)
+        if layout.pipeline == 1:
+            return model, layout
+        dist.connect(resolve_device("auto").type)
+        layout.filled(dist.world_size())
+        joined = join_stages(
+            model, optimizer, layout.pipeline, options.get("virtual", 1), is_stage=gpc.knows_stage
+        )
+        if isinstance(joined, StagedModel):
+            layout = gpc.layout(self.schedule.kind, {**options, "split": joined.pipeline_parts[1:]})
+        if verbose:
+            how = "split here" if joined is model else "cut by the script"
+            get_dist_logger().info(f"pipeline stages are {how}", ranks=[0])
+        return joined, layout
 
     model = property(lambda self: self.core.model, doc="The model.")
     optimizer = property(lambda self: self.core.optimizer, doc="The optimizer.")
@@ -124,7 +144,10 @@ class Engine:
         if self._backwards % self.gradient_accumulation:
             return False
         self.handle_gradient()
-        return self.core.update()
+        updated = self.core.update()
+        if updated and self.lr_scheduler is not None:
+            self.core.adjust_lr()
+        return updated
 
     def handle_gradient(self) -> None:
         """Call the gradient handlers."""
@@ -185,6 +208,16 @@ class Engine:
         return seen
 
 
+def _chosen(schedule: Any, step_schedule: Any) -> BaseSchedule:
+    """Return the schedule that was given by one of its two names."""
+    if schedule is not None and step_schedule is not None:
+        raise ValueError("schedule and step_schedule are the same option: pass only one of them")
+    chosen = schedule or step_schedule or NonPipelineSchedule()
+    if not isinstance(chosen, BaseSchedule):
+        raise TypeError(f"schedule is {chosen!r}, expected one such as PipelineSchedule(4)")
+    return chosen
+
+
 def _call_ophook(method: Any, module: nn.Module, *values: Any) -> None:
     method(module, *values)
 
@@ -201,6 +234,10 @@ class BaseGradientHandler:
 
 class DataParallelGradientHandler(BaseGradientHandler):
     """Request synchronized gradients of replicas, which the layout provides."""
+
+
+class ZeROGradientHandler(BaseGradientHandler):
+    """Request synchronized gradients of shards, which the layout provides."""
 
 
 class PipelineSharedModuleGradientHandler(BaseGradientHandler):

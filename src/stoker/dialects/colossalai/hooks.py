@@ -13,7 +13,7 @@ from stoker.dialects.colossalai.metric import (
     Metric,
     ThroughputMetric,
 )
-from stoker.dialects.colossalai.registry import LR_SCHEDULERS, build_from_registry
+from stoker.dialects.colossalai.registry import build_lr_scheduler
 from stoker.engine.checks import check_scheduler
 
 _PLACES = {
@@ -60,10 +60,23 @@ class BaseHook:
     timed: bool = False
     """Whether the hook needs the trainer's timer."""
 
-    def __init__(self, *trainer_and_priority: Any) -> None:
-        *trainer, self.priority = trainer_and_priority or (self.priority,)
-        if trainer:
-            self.trainer = trainer[0]
+    def __init__(
+        self, *trainer_and_priority: Any, trainer: Any = None, priority: int | None = None
+    ) -> None:
+        given = list(trainer_and_priority)
+        if priority is None and given:
+            priority = given.pop()
+        if given and trainer is None:
+            trainer = given.pop(0)
+        if given or not isinstance(priority, int | None):
+            raise TypeError(
+                f"BaseHook got {trainer_and_priority}, expected a priority, or a trainer and a "
+                "priority"
+            )
+        if priority is not None:
+            self.priority = priority
+        if trainer is not None:
+            self.trainer, self.logger = trainer, trainer.logger
 
     def after_hook_is_attached(self, trainer: Any) -> None:
         """Run once, after all hooks are attached."""
@@ -304,10 +317,13 @@ class LRSchedulerHook(MetricHook):
         core, run = trainer.engine.core, trainer.run
         if isinstance(self.lr_scheduler, Mapping):
             total = run.max_epochs if self.by_epoch else run.total_steps
-            self.lr_scheduler = build_from_registry(
-                self.lr_scheduler, LR_SCHEDULERS, optimizer=core.optimizer, total_steps=total
-            )
+            self.lr_scheduler = build_lr_scheduler(self.lr_scheduler, core.optimizer, total)
         scheduler = getattr(self.lr_scheduler, "of_windows", self.lr_scheduler)
+        if trainer.engine.lr_scheduler not in (None, scheduler):
+            raise ValueError(
+                "the engine and an LRSchedulerHook have different schedulers: pass one to one of "
+                "them"
+            )
         core.lr_schedulers = check_scheduler(scheduler, core.optimizers)
         core.lr_step = "epoch" if self.by_epoch else "step"
         self._optimizer = core.optimizer

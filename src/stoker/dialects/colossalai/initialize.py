@@ -1,145 +1,159 @@
-"""`launch` and `initialize`: build an engine from a config and training components."""
+"""`initialize`: build an engine from training components, or all of them from a config."""
 
-import argparse
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from stoker import Engine as Core
-from stoker import seed_all
-from stoker.core import dist
+from stoker.config import ConfigError
 from stoker.data import BatchFeeder
+from stoker.dialects.colossalai.context import check_section
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.engine import Engine
+from stoker.dialects.colossalai.launching import ConfigLike, launch_as_given
 from stoker.dialects.colossalai.logging import get_dist_logger
-from stoker.dialects.colossalai.registry import GRADIENT_HANDLER, build_from_registry
+from stoker.dialects.colossalai.registry import (
+    GRADIENT_HANDLER,
+    build_dataset,
+    build_from_registry,
+    build_loss,
+    build_lr_scheduler,
+    build_model,
+    build_optimizer,
+    build_schedule,
+)
 from stoker.dialects.colossalai.schedule import (
     InterleavedPipelineSchedule,
     NonPipelineSchedule,
     PipelineSchedule,
 )
-
-ConfigLike = str | Path | Mapping[str, Any]
-
-
-def get_default_parser() -> argparse.ArgumentParser:
-    """Return a parser with the options of a multi-process script."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", help="path of the config file")
-    parser.add_argument("--host", help="address of the first process")
-    for name in ("port", "world_size", "rank", "local_rank"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--backend", default="nccl", help="nccl or gloo")
-    return parser
-
-
-def launch(
-    config: ConfigLike,
-    rank: int,
-    world_size: int,
-    host: str,
-    port: int,
-    backend: str = "nccl",
-    local_rank: int | None = None,
-    seed: int = 1024,
-    verbose: bool = True,
-) -> None:
-    """Load the config, connect the processes and seed; nccl falls back to gloo without CUDA."""
-    if backend not in ("nccl", "gloo"):
-        raise ValueError(f"backend must be 'nccl' or 'gloo', got {backend!r}")
-    gpc.load_config(config)
-    if world_size > 1:
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": world_size,
-            "MASTER_ADDR": host,
-            "MASTER_PORT": port,
-        }
-        if local_rank is not None:
-            variables["LOCAL_RANK"] = local_rank
-        os.environ.update({name: str(value) for name, value in variables.items()})
-        cuda = backend == "nccl" and torch.cuda.is_available()
-        dist.connect("cuda" if cuda else "cpu")
-    seed_all(seed)
-    if verbose:
-        get_dist_logger().info(
-            f"{world_size} processes, seed {seed}, config {dict(gpc.config)}", [0]
-        )
-
-
-def launch_from_torch(
-    config: ConfigLike, backend: str = "nccl", seed: int = 1024, verbose: bool = True
-) -> None:
-    """Call `launch` in a process started by torchrun."""
-    rank, size, local, port = _numbers("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
-    host = os.environ.get("MASTER_ADDR", "localhost")
-    launch(config, rank, size, host, port, backend, local, seed, verbose)
-
-
-def _launcher(doc: str, *names: str) -> Callable[..., None]:
-    """Return a launch function that reads the ranks from these environment variables."""
-
-    def launch_from(
-        config: ConfigLike,
-        host: str,
-        port: int,
-        backend: str = "nccl",
-        seed: int = 1024,
-        verbose: bool = True,
-    ) -> None:
-        rank, size, *rest = _numbers(*names)
-        local = rest[0] if rest else None
-        launch(config, rank, size, host, port, backend, local, seed, verbose)
-
-    launch_from.__doc__ = doc
-    return launch_from
-
-
-_MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK")]
-launch_from_slurm = _launcher(
-    "Call `launch` in a process started by Slurm.", "SLURM_PROCID", "SLURM_NPROCS"
-)
-launch_from_openmpi = _launcher("Call `launch` in a process started by OpenMPI.", *_MPI)
+from stoker.dialects.colossalai.utils import get_dataloader
 
 
 def initialize(
-    model: nn.Module | Callable[[], nn.Module],
-    optimizer: Optimizer | type[Optimizer],
+    model: nn.Module | Callable[[], nn.Module] | ConfigLike | None = None,
+    optimizer: Optimizer | type[Optimizer] | None = None,
     criterion: Any = None,
-    train_dataloader: Iterable[Any] | None = None,
-    test_dataloader: Iterable[Any] | None = None,
+    train_dataloader: Any = None,
+    test_dataloader: Any = None,
     lr_scheduler: Any = None,
     ophooks: Sequence[Any] | None = None,
     verbose: bool = True,
-) -> tuple[Engine, Any, Any, Any]:
+    *,
+    config: ConfigLike | None = None,
+    **launched: Any,
+) -> tuple[Any, ...]:
     """Return ``(engine, train_dataloader, test_dataloader, lr_scheduler)`` as configured.
 
     The model may be a function that builds it, and the optimizer a class. The returned loaders
     yield the data shard of this process. In your own loop, step the scheduler once per batch.
+
+    In the oldest style there is no model: all parts are built from a config, and the result is
+    ``(engine, train_dataloader, test_dataloader)``. The config is the first argument, ``config``,
+    or ``--config`` on the command line; ``launched`` are arguments of `launch`, which may be there
+    too. Loaders may be given, or functions that build them.
     """
-    config = gpc.config
+    if isinstance(model, str | Path | Mapping):
+        model, config = None, model
+    if config is not None or model is None:
+        launch_as_given(config, **launched)
+    elif launched:
+        raise TypeError(f"initialize got {next(iter(launched))}, which is an argument of launch")
+    if model is None:
+        if any(part is not None for part in (optimizer, criterion, lr_scheduler, ophooks)):
+            raise TypeError(
+                "initialize got parts but no model: pass it, or a config with all parts"
+            )
+        return _build(train_dataloader, test_dataloader, verbose)
+    if optimizer is None:
+        raise TypeError("initialize got a model but no optimizer")
     model = model if isinstance(model, nn.Module) else model()
     optimizer = optimizer(model.parameters()) if isinstance(optimizer, type) else optimizer  # type: ignore[call-arg]
+    engine = _engine(model, optimizer, criterion, ophook_list=ophooks, verbose=verbose)
+    train, test = _loaders(engine, train_dataloader, test_dataloader)
+    every = engine.gradient_accumulation
+    rates = lr_scheduler if lr_scheduler is None or every == 1 else _Rates(lr_scheduler, every)
+    return engine, train, test, rates
+
+
+def _build(train: Any, test: Any, verbose: bool) -> tuple[Engine, Any, Any]:
+    """Build all parts from the config."""
+    config = gpc.config
+    for key in ("model", "optimizer", "loss"):
+        if key not in config:
+            raise ConfigError(f"the config has no {key!r}: expected {key} = dict(type='…')")
+    get_dist_logger(**config.get("logging", {}))
+    gpc.set_seed(config.get("seed", 1024))
+    model = build_model(config.model)
+    if hasattr(model, "build_from_cfg"):
+        model.build_from_cfg()
+    optimizer, criterion = build_optimizer(config.optimizer, model), build_loss(config.loss)
+    train, test = _loader(train, "train_data"), _loader(test, "test_data")
+    rates = None
+    if "lr_scheduler" in config:
+        rates = build_lr_scheduler(config.lr_scheduler, optimizer, _total_steps(train))
+    engine = _engine(model, optimizer, criterion, lr_scheduler=rates, verbose=verbose)
+    return engine, *_loaders(engine, train, test)
+
+
+def _engine(model: nn.Module, optimizer: Any, criterion: Any, **options: Any) -> Engine:
+    """Return an engine with the schedule, handlers, accumulation and clipping of the config."""
+    config, section = gpc.config, gpc.config.get("engine", {})
+    known = ("schedule", "gradient_accumulation", "gradient_clipping", "gradient_handlers")
+    check_section("engine", section, known)
+    described = section.get("gradient_handlers") or config.get("gradient_handler") or ()
     handlers = [
         build_from_registry(one, GRADIENT_HANDLER, model=model, optimizer=optimizer)
-        for one in config.get("gradient_handler") or ()
+        for one in described
     ]
-    every, clip = config.get("gradient_accumulation", 1), config.get("clip_grad_norm", 0.0)
-    common = (model, optimizer, criterion, handlers, clip, ophooks, verbose, _schedule())
-    engine = Engine(*common, gradient_accumulation=every)
+    return Engine(
+        model,
+        optimizer,
+        criterion,
+        handlers,
+        section.get("gradient_clipping") or gpc.clip_norm(),
+        schedule=_schedule(section.get("schedule", config.get("schedule"))),
+        gradient_accumulation=_accumulation(),
+        **options,
+    )
+
+
+def _accumulation() -> Any:
+    section = gpc.config.get("engine", {})
+    return section.get("gradient_accumulation") or gpc.config.get("gradient_accumulation", 1)
+
+
+def _total_steps(train: Any) -> int | None:
+    """Return the number of updates that the config asks for."""
+    config = gpc.config
+    if "num_steps" in config or "num_epochs" not in config or train is None:
+        return config.get("num_steps")
+    return int(config.num_epochs * (len(train) // _accumulation()))
+
+
+def _loader(given: Any, key: str) -> Any:
+    """Return a loader that was given, or its function, or that of the config; None for none."""
+    if given is not None or key not in gpc.config:
+        return given() if callable(given) else given
+    section = gpc.config[key]
+    check_section(key, section, ("dataset", "dataloader"))
+    options = {"seed": gpc.config.get("seed", 1024), **section.get("dataloader", {})}
+    return get_dataloader(build_dataset(section["dataset"]), **options)
+
+
+def _loaders(engine: Engine, train: Any, test: Any) -> tuple[Any, Any]:
+    """Return the loaders with the data shard of this process, in complete windows."""
+    every = engine.gradient_accumulation
     if every == 1 and engine.core.data_shard.world_size == 1:
-        return engine, train_dataloader, test_dataloader, lr_scheduler
-    train = None if train_dataloader is None else _Windows(train_dataloader, engine.core, every)
-    test = None if test_dataloader is None else _Windows(test_dataloader, engine.core, 1)
-    rates = None if lr_scheduler is None else _Rates(lr_scheduler, every)
-    return engine, train, test, rates
+        return train, test
+    counts = ((train, every), (test, 1))
+    first, second = (None if one is None else _Windows(one, engine.core, n) for one, n in counts)
+    return first, second
 
 
 class _Windows:
@@ -178,36 +192,28 @@ class _Rates:
         return getattr(self.of_windows, name)
 
 
-def _schedule() -> Any:
-    """Return the schedule of the config."""
-    config = gpc.config
+def _schedule(described: Any) -> Any:
+    """Return the schedule of the config; ``described`` is its key ``schedule``, if there is one."""
+    config, options = gpc.config, described if isinstance(described, Mapping) else {}
+    if "type" in options:
+        return build_schedule(options)
     if gpc.layout(None, {}).pipeline == 1:
         return NonPipelineSchedule()
-    count, shape = config.get("NUM_MICRO_BATCHES"), config.get("TENSOR_SHAPE")
+    count = options.get("num_microbatches", config.get("NUM_MICRO_BATCHES"))
     if count is None:
         raise ValueError(
             "the config has a pipeline but no NUM_MICRO_BATCHES: set the number of micro-batches"
         )
     chunks = config.get("model", {}).get("num_chunks", 1)
     if chunks == 1:
-        return PipelineSchedule(count, tensor_shape=shape)
-    return InterleavedPipelineSchedule(count, chunks, tensor_shape=shape)
-
-
-def _numbers(*names: str) -> list[int]:
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise RuntimeError(
-            f"the environment has no {missing[0]}, which a launcher of this kind sets: start the "
-            "script with it, or call launch()"
-        )
-    return [int(os.environ[name]) for name in names]
+        return PipelineSchedule(count, tensor_shape=config.get("TENSOR_SHAPE"))
+    return InterleavedPipelineSchedule(count, chunks, tensor_shape=config.get("TENSOR_SHAPE"))
 
 
 class _Callable(ModuleType):
     """This module, callable because importing it can shadow the function of its name."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Engine, Any, Any, Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return initialize(*args, **kwargs)
 
 

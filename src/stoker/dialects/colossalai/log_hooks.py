@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from stoker.core import dist
-from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.hooks import BaseHook
+from stoker.dialects.colossalai.ranks import ParallelMode
 from stoker.hooks.memory import host_peak_gib
 from stoker.storage import local_path
 

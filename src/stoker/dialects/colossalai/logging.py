@@ -63,12 +63,27 @@ class DistributedLogger:
                     out.write(f"colossalai - {self.name} - {level}: {message}\n")
 
 
-def get_dist_logger(name: str = "colossalai") -> DistributedLogger:
-    """Return the logger of that name."""
-    return _logger(name)
+def get_dist_logger(
+    name: str = "colossalai",
+    level: str | None = None,
+    root_path: str | Path | None = None,
+    mode: str = "a",
+) -> DistributedLogger:
+    """Return the logger of that name, set to a level and a folder for its files if given."""
+    logger = _logger(name)
+    if level is not None:
+        logger.set_level(level)
+    if root_path is not None:
+        logger.log_to_file(root_path, mode)
+    return logger
 
 
 _logger = cache(DistributedLogger)
+
+
+def get_global_dist_logger() -> DistributedLogger:
+    """Return the logger of the job; ``logging = dict(root_path=…)`` of a config sets it up."""
+    return get_dist_logger()
 
 
 def disable_existing_loggers(include: Sequence[str] | None = None, except_: str = "stoker") -> None:

@@ -141,7 +141,10 @@ class AccuracyMetric(_AccumulatedMetric):
         self._func, self._step = accuracy_func, Accuracy()
 
     def update(self, output: Any, label: Any, batch_size: float) -> None:  # type: ignore[override]
-        """Add a step of ``batch_size`` samples."""
+        """Add a step of ``batch_size`` samples; of several outputs and labels the first count."""
+        output, label = (
+            one[0] if isinstance(one, list | tuple) else one for one in (output, label)
+        )
         if self._func is not None:
             super().update(float(self._func(output, label)) / batch_size, batch_size)
             return

@@ -1,6 +1,8 @@
 """Registries of the names in ``dict(type='Name', …)``, and building objects from such dicts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -33,14 +35,20 @@ class Registry(StokerRegistry):
         return module_name in self
 
 
+def _installed(*modules: str) -> list[str]:
+    """Return the modules that can be imported; they are imported when a name is looked up."""
+    return [name for name in modules if find_spec(name.partition(".")[0]) is not None]
+
+
 LAYERS = Registry("layer", [torch.nn])
 LOSSES = Registry("loss", [torch.nn])
-OPTIMIZERS = Registry("optimizer", [torch.optim])
+OPTIMIZERS = Registry("optimizer", [torch.optim, f"{_HERE}.nn"])
 HOOKS = Registry("hook", [f"{_HERE}.trainer.hooks"])
 LR_SCHEDULERS = Registry("lr scheduler", [f"{_HERE}.lr_scheduler"])
 SCHEDULE = Registry("schedule", [f"{_HERE}.schedule"])
 GRADIENT_HANDLER = Registry("gradient handler", [f"{_HERE}.engine"])
-MODELS, DATASETS, TRANSFORMS = Registry("model"), Registry("dataset"), Registry("transform")
+MODELS, DATASETS = Registry("model", _installed("torchvision.models")), Registry("dataset")
+TRANSFORMS = Registry("transform", _installed("torchvision.transforms"))
 DATA_SAMPLERS, OPHOOKS = Registry("data sampler"), Registry("ophook")
 DIST_GROUP_INITIALIZER = Registry("dist group initializer")
 
@@ -61,6 +69,25 @@ def build_from_registry(config: Mapping[str, Any], registry: Registry, **supplie
     return kind(**{**{name: v for name, v in supplied.items() if name in taken}, **given})
 
 
+def build_lr_scheduler(config: Mapping[str, Any], optimizer: Any, total_steps: Any = None) -> Any:
+    """Build a scheduler from a dict; ``total_steps`` counts unless the dict has its own."""
+    total = {} if "T_max" in config else {"total_steps": total_steps}
+    return build_from_registry(config, LR_SCHEDULERS, optimizer=optimizer, **total)
+
+
+def build_optimizer(config: Mapping[str, Any], model: Any) -> Any:
+    """Build an optimizer of a model's parameters from a dict."""
+    return build_from_registry(config, OPTIMIZERS, params=model.parameters())
+
+
 def build_hooks(config: Mapping[str, Any], trainer: Any) -> Any:
     """Build a hook from a dict, and pass it the trainer if it accepts one."""
     return build_from_registry(config, HOOKS, trainer=trainer)
+
+
+build_layer = partial(build_from_registry, registry=LAYERS)
+build_loss = partial(build_from_registry, registry=LOSSES)
+build_model = partial(build_from_registry, registry=MODELS)
+build_dataset = partial(build_from_registry, registry=DATASETS)
+build_transform = partial(build_from_registry, registry=TRANSFORMS)
+build_schedule = partial(build_from_registry, registry=SCHEDULE)

@@ -61,6 +61,7 @@ class BaseSchedule:
                 )
         self.data_process_func = data_process_func
         self.batch_size: float = 0
+        self.fp16: dict[str, Any] = {}
         self.layout_options: dict[str, Any] = {}
 
     def load_batch(self, data_iter: Iterator[Any]) -> Any:
@@ -115,12 +116,11 @@ class NonPipelineSchedule(BaseSchedule):
 
 
 class NoPipelineSchedule(NonPipelineSchedule):
-    """The older name of `NonPipelineSchedule`; the precision is set by ``fp16`` in the config."""
+    """The older name of `NonPipelineSchedule`; ``amp_type`` sets the precision like the config."""
 
     def __init__(self, amp_type: Any = None, amp_config: Any = None) -> None:
-        if amp_type is not None or amp_config is not None:
-            raise ValueError("set the precision in the config: fp16 = dict(mode=AMP_TYPE.TORCH)")
         super().__init__()
+        self.fp16 = _fp16(amp_type, amp_config)
 
 
 class PipelineSchedule(BaseSchedule):
@@ -139,8 +139,12 @@ class PipelineSchedule(BaseSchedule):
         data_process_func: Process | None = None,
         tensor_shape: Any = None,
         scatter_gather_tensors: bool = False,
+        *,
+        amp_type: Any = None,
+        amp_config: Any = None,
     ) -> None:
         super().__init__(data_process_func)
+        self.fp16 = _fp16(amp_type, amp_config)
         if scatter_gather_tensors:
             raise ValueError("scatter_gather_tensors is not supported in a pipeline: remove it")
         self.num_microbatches, self.tensor_shape = num_microbatches, tensor_shape
@@ -164,6 +168,15 @@ class InterleavedPipelineSchedule(PipelineSchedule):
         super().__init__(num_microbatches, data_process_func, tensor_shape, scatter_gather_tensors)
         self.num_model_chunks = num_model_chunks
         self.layout_options["virtual"] = num_model_chunks
+
+
+def _fp16(amp_type: Any, amp_config: Any) -> dict[str, Any]:
+    """Return the arguments of a schedule as the key ``fp16`` of a config."""
+    if amp_type is None:
+        if amp_config:
+            raise ValueError("amp_config needs an amp_type, such as AMP_TYPE.TORCH")
+        return {}
+    return {"mode": amp_type, **(amp_config or {})}
 
 
 class DialectStep(Step):

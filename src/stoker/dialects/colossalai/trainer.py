@@ -17,7 +17,9 @@ from stoker.dialects.colossalai.logging import get_dist_logger
 from stoker.dialects.colossalai.registry import build_hooks
 from stoker.dialects.colossalai.schedule import BaseSchedule, DialectStep, Seen, joined
 from stoker.dialects.colossalai.utils import MultiTimer
+from stoker.engine.checks import check_scheduler
 
+HookList = Iterable[BaseHook | Mapping[str, Any]]
 _FIRST, _LAST = -(10**9), 10**9
 
 
@@ -27,6 +29,7 @@ class Trainer:
     The timer measures "Train-step", "Train-epoch", "Test-step" and "Test-epoch". The order of hooks
     is logged. Hooks share `states`, which is cleared at the start of a fit or an evaluation:
     metrics are in ``states['metrics']['train']`` and ``states['metrics']['test']`` by name.
+    ``hooks_cfg`` are the hooks of every fit and evaluation that has none of its own.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Trainer:
         *,
         schedule: BaseSchedule | None = None,
         verbose: bool = False,
+        hooks_cfg: HookList | None = None,
     ) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(
@@ -56,7 +60,7 @@ class Trainer:
         self.states: dict[str, Any] = {}
         self.hooks: list[BaseHook] = []
         self.late, self.ignored_steps, self.returns_outputs = False, 0, True
-        self._in_epoch = False
+        self._in_epoch, self._hooks_cfg = False, hooks_cfg
         self._core = Core(engine.core, [])
 
     run = property(lambda self: self._core.run, doc="The run, as Stoker's hooks see it.")
@@ -85,24 +89,28 @@ class Trainer:
     def fit(
         self,
         train_dataloader: Iterable[Any],
-        epochs: int,
+        epochs: int | None = None,
         max_steps: int | None = None,
         test_dataloader: Iterable[Any] | None = None,
         test_interval: int = 1,
-        hooks: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+        hooks: HookList | None = None,
         display_progress: bool = False,
         return_output_label: bool = True,
         *,
-        hooks_cfg: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+        hooks_cfg: HookList | None = None,
+        max_epochs: int | None = None,
     ) -> None:
         """Train until ``epochs`` or ``max_steps`` updates are finished.
 
         Test every ``test_interval`` epochs and after the last. Hooks may be dicts that describe
-        them; ``hooks_cfg`` is the older name of ``hooks``.
+        them. ``hooks_cfg`` and ``max_epochs`` are older names of ``hooks`` and ``epochs``.
         """
-        given = hooks if hooks_cfg is None else hooks_cfg
+        epochs = _one_of("epochs", epochs, "max_epochs", max_epochs)
+        given = _one_of("hooks", hooks, "hooks_cfg", hooks_cfg)
         self._prepare(given, display_progress, return_output_label)
-        self.engine.core.lr_schedulers = {}  # LRSchedulerHook sets it
+        core = self.engine.core  # an LRSchedulerHook replaces its scheduler
+        core.lr_schedulers = check_scheduler(self.engine.lr_scheduler, core.optimizers)
+        core.lr_step = "step"
         saves = [hook.folder for hook in self.hooks if isinstance(hook, SaveCheckpointHook)]
         loads = [hook for hook in self.hooks if isinstance(hook, LoadCheckpointHook)]
         resume = loads[0].resume(self, saves[0] if saves else None) if loads else "auto"
@@ -118,7 +126,7 @@ class Trainer:
     def evaluate(
         self,
         test_dataloader: Iterable[Any],
-        hooks: Iterable[BaseHook | Mapping[str, Any]] | None = None,
+        hooks: HookList | None = None,
         display_progress: bool = False,
         return_output_label: bool = True,
     ) -> None:
@@ -167,6 +175,7 @@ class Trainer:
 
     def _built(self, given: Any) -> list[BaseHook]:
         made = []
+        given = self._hooks_cfg if given is None else given
         for index, hook in enumerate(given or ()):
             built = build_hooks(hook, self) if isinstance(hook, Mapping) else hook
             if not isinstance(built, BaseHook):
@@ -268,6 +277,13 @@ def _clock(trainer: Trainer) -> list[Hook]:
     )
     begins.same_on_all_ranks = ends.same_on_all_ranks = True
     return [begins, ends]
+
+
+def _one_of(name: str, value: Any, older: str, older_value: Any) -> Any:
+    """Return the value of an option that has two names."""
+    if value is not None and older_value is not None:
+        raise TypeError(f"{older} is an older name of {name}: pass only one of them")
+    return older_value if value is None else value
 
 
 def unwrap(loader: Any) -> Any:
