@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker import Hook, events, hooks
+from stoker.core.tree import describe
 from stoker.data.feeder import count_of
 from stoker.dialects.orca.torch_runner import TorchRunner
 from stoker.engine.batch import call_model, find_loss, target_error
@@ -120,13 +121,13 @@ class MainCallback(Callback):
         """
         batch, criterion = runner.batch, runner.criterion
         if criterion is None or not isinstance(batch, tuple | list):
-            runner.output = call_model(runner.engine, taken(runner, batch))
+            runner.output = called(runner, taken(runner, batch))
             loss, _ = find_loss(runner.output)
             if loss is not None:
                 runner.loss = loss
             return
-        features, runner.target = batch if len(batch) == 2 else (tuple(batch[:-1]), batch[-1])
-        output = runner.output = call_model(runner.engine, features)
+        *features, runner.target = batch
+        output = runner.output = called(runner, features)
         outputs = output if isinstance(output, tuple | list) else (output,)
         targets = runner.target if isinstance(runner.target, tuple | list) else (runner.target,)
         try:
@@ -147,7 +148,7 @@ class MainCallback(Callback):
 
     def on_pred_forward(self, runner: TorchRunner) -> None:
         """Run the forward pass of prediction on all parts of the batch that the model takes."""
-        runner.output = call_model(runner.engine, taken(runner, runner.batch))
+        runner.output = called(runner, taken(runner, runner.batch))
 
     def on_iter_backward(self, runner: TorchRunner) -> None:
         """Reset the gradients, run backward, and update."""
@@ -162,13 +163,25 @@ class MainCallback(Callback):
             runner.engine.adjust_lr()
 
 
+def called(runner: TorchRunner, inputs: Any) -> Any:
+    """Call the model with each of the inputs; a batch that is a dict has keyword arguments."""
+    if not isinstance(inputs, tuple | list):
+        return call_model(runner.engine, inputs)
+    try:
+        return runner.engine(*inputs)
+    except (TypeError, RuntimeError) as error:
+        given = ", ".join(map(describe, inputs))
+        error.add_note(f"{type(runner.engine.model).__name__} was called with {given}")
+        raise
+
+
 def taken(runner: TorchRunner, batch: Any) -> Any:
     """Return the model's inputs: all parts of a batch, or those before the target."""
     if isinstance(batch, tuple | list):
         try:
             signature(runner.engine.model.forward).bind(*batch)
         except TypeError:
-            return batch[0] if len(batch) == 2 else tuple(batch[:-1])
+            return batch[:-1]
     return batch
 
 

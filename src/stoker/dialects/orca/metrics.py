@@ -1,54 +1,249 @@
-"""The metrics of Orca; results are named ``val_<name>``."""
+"""The metrics of Orca, which build those of `pytorch_metrics` for each pass over the data."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from stoker import metrics
+from stoker.core import dist
+from stoker.core.tree import batch_size
+from stoker.dialects.orca import pytorch_metrics
 
-__all__ = ["AUC", "MAE", "MSE", "Accuracy", "BinaryAccuracy", "Top5Accuracy", "named"]
-
-
-class Accuracy(metrics.Accuracy):
-    """The fraction of samples whose largest output is at their class."""
-
-
-class BinaryAccuracy(metrics.Accuracy):
-    """The accuracy of one probability per sample."""
-
-    def __init__(self, threshold: float = 0.5) -> None:
-        super().__init__(threshold=threshold)
+__all__ = [
+    "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy",
+    "CategoricalAccuracy", "CategoricalCrossEntropy", "CustomizedMetric", "F1Score",
+    "KLDivergence", "Metric", "Poisson", "Precision", "PrecisionRecallCurve", "Recall",
+    "SparseCategoricalAccuracy", "SparseCategoricalCrossEntropy", "Top5Accuracy",
+]  # fmt: skip
 
 
-class Top5Accuracy(metrics.Accuracy):
-    """The fraction of samples whose class is among the five largest outputs."""
+class Metric(ABC):
+    """A metric of an estimator. Yours builds an object that is called with each batch."""
 
-    def __init__(self) -> None:
-        super().__init__(5)
+    def get_metric(self, backend: str = "pytorch") -> Any:
+        """Return a new metric for a pass over the data."""
+        if backend != "pytorch":
+            raise ValueError(f"the backend of a metric is 'pytorch', got {backend!r}")
+        return self.get_pytorch_metric()
+
+    def get_pytorch_metric(self) -> Any:
+        """Return an object to call with the outputs and targets of each batch."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_pytorch_metric()")
+
+    @abstractmethod
+    def get_name(self) -> str:
+        """Return the name of the result."""
+
+    @staticmethod
+    def convert_metrics_dict(metrics: Any, backend: str = "pytorch") -> dict[str, Any]:
+        """Return new metrics by name, from one metric or a list; functions are metrics, too."""
+        return {m.get_name(): m.get_metric(backend) for m in _as_metrics(metrics)}
+
+    @staticmethod
+    def convert_metrics_list(metrics: Any, backend: str = "pytorch") -> list[Any] | None:
+        """Return new metrics, from one metric or a list."""
+        if metrics is None:
+            return None
+        return list(Metric.convert_metrics_dict(metrics, backend).values())
 
 
-class _Torchmetrics:
-    """Build a torchmetrics metric under the name of Orca."""
-
-    def __init__(self, name: str, target: str) -> None:
-        self._name, self._target = name, target
-
-    def __call__(self) -> Any:
-        metric: Any = metrics.get(self._target)
-        metric.orca_name = self._name
-        return metric
+def _as_metrics(given: Any) -> list[Metric]:
+    found = []
+    for one in given if isinstance(given, list | tuple) else [] if given is None else [given]:
+        if not isinstance(one, Metric) and (isinstance(one, type) or not callable(one)):
+            what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
+            raise TypeError(f"metrics hold {what}, expected an Orca metric or a function")
+        found.append(one if isinstance(one, Metric) else CustomizedMetric(one))
+    return found
 
 
-MSE = _Torchmetrics("MSE", "MeanSquaredError")
-MAE = _Torchmetrics("MAE", "MeanAbsoluteError")
-AUC = _Torchmetrics("AUC", "BinaryAUROC")
+class CustomizedMetric(Metric):
+    """The mean of a function of outputs and targets, with each batch weighted by its samples."""
+
+    def __init__(self, compute_function: Callable[[Any, Any], Any]) -> None:
+        self.compute_function = compute_function
+
+    def get_pytorch_metric(self) -> Any:
+        """Return a mean of the function's values."""
+        return _MeanOfFunction(self.compute_function)
+
+    def get_name(self) -> str:
+        """Return the name of the function."""
+        function: Any = self.compute_function
+        return str(getattr(function, "__name__", type(function).__name__))
 
 
-def named(given: Any) -> dict[str, Any]:
-    """Return metrics by result name, from one metric, a list, or a mapping."""
-    if given is None:
-        return {}
-    if isinstance(given, dict):
-        return dict(given)
-    several = given if isinstance(given, list | tuple) else [given]
-    return {
-        m if isinstance(m, str) else getattr(m, "orca_name", type(m).__name__): m for m in several
-    }
+class _MeanOfFunction(pytorch_metrics.Summed):
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def terms(self, preds: Any, targets: Any) -> tuple[Any, ...]:
+        count = batch_size(targets)
+        return torch.as_tensor(self._function(preds, targets)) * count, count
+
+
+class _OfSameName(Metric):
+    """A metric whose implementation has its name."""
+
+    def get_pytorch_metric(self) -> Any:
+        """Return a new metric."""
+        return getattr(pytorch_metrics, type(self).__name__)()
+
+    def get_name(self) -> str:
+        """Return the name of the class."""
+        return type(self).__name__
+
+
+class Accuracy(_OfSameName):
+    """How often the most probable class, or a probability rounded to 0 or 1, is the target."""
+
+    def __init__(self, zero_based_label: bool = True) -> None:
+        if not zero_based_label:
+            raise ValueError("zero_based_label=False: classes are counted from 0, subtract 1")
+
+
+class Top5Accuracy(Accuracy):
+    """How often the class is among the five largest outputs."""
+
+
+class SparseCategoricalAccuracy(_OfSameName):
+    """How often the largest output is that of the class, which is a number."""
+
+
+class CategoricalAccuracy(_OfSameName):
+    """How often the largest output is that of the class, which is one-hot encoded."""
+
+
+class BinaryAccuracy(_OfSameName):
+    """How often a probability above 0.5 goes with a target of 1."""
+
+
+class MSE(_OfSameName):
+    """The mean squared error."""
+
+
+class MAE(_OfSameName):
+    """The mean absolute error."""
+
+
+class BinaryCrossEntropy(_OfSameName):
+    """The cross entropy of probabilities of targets that are 0 or 1."""
+
+
+class CategoricalCrossEntropy(_OfSameName):
+    """The cross entropy of probabilities of classes that are one-hot encoded."""
+
+
+class SparseCategoricalCrossEntropy(_OfSameName):
+    """The cross entropy of probabilities of classes that are numbers."""
+
+
+class KLDivergence(_OfSameName):
+    """The Kullback-Leibler divergence of predictions from targets."""
+
+
+class Poisson(_OfSameName):
+    """The Poisson loss."""
+
+
+class AUC(Metric):
+    """The area under the ROC curve: exact, or with ``threshold_num`` thresholds."""
+
+    def __init__(self, threshold_num: int | None = None) -> None:
+        self.threshold_num = threshold_num
+
+    def get_pytorch_metric(self) -> Any:
+        """Return a new metric."""
+        return pytorch_metrics.AUROC(thresholds=self.threshold_num)
+
+    def get_name(self) -> str:
+        """Return "AUC"."""
+        return "AUC"
+
+
+class ROC(_OfSameName):
+    """The ROC curve: false and true positive rates, and their thresholds."""
+
+
+class PrecisionRecallCurve(_OfSameName):
+    """Precision, recall, and their thresholds."""
+
+
+class F1Score(_OfSameName):
+    """The harmonic mean of precision and recall."""
+
+
+class Precision(_OfSameName):
+    """The fraction of positive predictions that are right."""
+
+
+class Recall(_OfSameName):
+    """The fraction of positive targets that were found."""
+
+
+class MetricOfRun:
+    """An Orca metric in a run of Stoker: reset before each pass, and computed over all processes.
+
+    Args:
+        metric: The metric.
+        criterion: The loss function, which tells whether outputs are probabilities or logits.
+    """
+
+    def __init__(self, metric: Metric, criterion: Any) -> None:
+        self._metric, self._logits = metric, isinstance(criterion, nn.BCEWithLogitsLoss)
+        self.value: Any = None
+        """The value of the last pass over all processes."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a pass."""
+        self.of_process: Any = self._metric.get_metric()
+        self._samples = 0
+        if self._logits and hasattr(self.of_process, "threshold"):
+            self.of_process.threshold = 0.0
+
+    def update(self, outputs: Any, targets: Any, /) -> None:
+        """Add a batch."""
+        self._samples += batch_size(targets)
+        self.of_process(outputs, targets)
+
+    def compute(self) -> Any:
+        """Return the value over all processes: a number, or nothing for a curve."""
+        exact = getattr(self.of_process, "compute_over_processes", None)
+        self.value = exact() if exact is not None else self._mean_over_processes()
+        is_number = not isinstance(self.value, Tensor | tuple | list | dict)
+        return self.value if is_number or _is_scalar(self.value) else {}
+
+    def _mean_over_processes(self) -> Any:
+        """Return the mean of the processes' values, weighted by their samples."""
+        value = self.of_process.compute() if self._samples else None
+        found = [(v, n) for v, n in dist.all_gather_object((value, self._samples)) if n]
+        if len(found) > 1 and all(isinstance(v, float) or _is_scalar(v) for v, _ in found):
+            return sum(v * n for v, n in found) / sum(n for _, n in found)
+        return found[0][0] if found else float("nan")
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
+
+
+def metrics_of_run(given: Any, criterion: Any) -> dict[str, Any]:
+    """Return metrics by result name, from Orca's, functions, torchmetrics, names, or a mapping."""
+    pairs = given.items() if isinstance(given, dict) else ((None, m) for m in _listed(given))
+    found: dict[str, Any] = {}
+    for name, one in pairs:
+        if isinstance(one, str | metrics.Metric) and not isinstance(one, type):
+            default = one if isinstance(one, str) else type(one).__name__
+            found[name or default] = metrics.get(one) if isinstance(one, str) else one
+        else:
+            (metric,) = _as_metrics(one)
+            found[name or metric.get_name()] = MetricOfRun(metric, criterion)
+    return found
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
