@@ -131,37 +131,18 @@ def test_predictions_of_several_outputs_have_the_columns_that_are_named():
         estimator.predict(table, feature_cols=["x"], output_cols=["one"])
 
 
-def test_callbacks_for_orca_2_1_get_epochs_batches_and_logs():
+def test_methods_of_callbacks_for_orca_2_1_are_named_and_not_called(caplog):
     class Older(Callback):
-        def __init__(self):
-            self.seen = []
-
-        def on_train_begin(self):
-            self.seen.append("begin")
-
-        def on_epoch_begin(self, epoch):
-            self.seen.append(("epoch", epoch))
-
-        def on_batch_end(self, batch):
-            self.seen.append(("batch", batch))
-
         def on_epoch_end(self, epoch, logs=None):
-            assert self.model is not None
-            self.seen.append(("end of epoch", epoch, sorted(logs)[:2]))
+            pytest.fail("Orca 2.2 does not call it")
 
-        def on_train_end(self, logs=None):
-            self.seen.append(("end", logs["epoch"]))
+        def after_train_epoch(self, runner):
+            self.seen = runner.epochs
 
     older = Older()
-    tasks.estimator().fit(tasks.train, batch_size=50, validation_data=tasks.val, callbacks=[older])
-    assert older.seen == [
-        "begin",
-        ("epoch", 0),
-        ("batch", 0),
-        ("batch", 1),
-        ("end of epoch", 1, ["batch_count", "epoch"]),
-        ("end", 1),
-    ]
+    tasks.estimator().fit(tasks.train, callbacks=[older])
+    assert older.seen == 1
+    assert "Older.on_epoch_end is for Orca 2.1 and is not called since 2.2" in caplog.text
 
 
 def test_a_saved_state_is_read_by_torch_without_running_code_and_is_continued(tmp_path):

@@ -308,5 +308,5 @@ def test_a_context_without_pyspark_is_empty(monkeypatch):
         init_orca_context(runtime="sparc")
     with pytest.raises(ValueError, match="about Spark"):
         init_orca_context(runtime="ray", conf={})
-    with pytest.raises(ValueError, match="cannot be 'koalas'"):
-        OrcaContext.pandas_read_backend = "koalas"
+    with pytest.raises(AttributeError, match="did you mean 'log_output'"):
+        OrcaContext.log_outputs = True

@@ -47,7 +47,8 @@ class OwnerStep(Step):
         self._owner, self._runner = owner, runner
         self.__name__ = self.stands_for = type(owner).__name__
         if overridden(owner, MainCallback, ("on_iter_forward", "on_train_forward")):
-            self.owns = self.owns | {"forward"}  # its outputs need not be those of the criterion
+            # its outputs need not be those that the criterion got
+            self.owns = self.owns | {"forward"}  # type: ignore[misc]
         self.timers = Timers()
 
     def train(self, run: Run) -> bool | None:
@@ -114,52 +115,33 @@ def shared_loss(run: Run, loss: Tensor) -> Tensor:
 
 def adapted(callback: Callback, runner: TorchRunner, name: str) -> Adapter:
     """Call a callback at the points that it overrides."""
-    hook = Adapter(callback, name)
-    older = older_points(callback, runner)
+    hook, skipped = Adapter(callback, name), _methods_of_2_1(callback)
+    if skipped:
+        _log.warning(
+            f"{type(callback).__name__}.{skipped[0]} is for Orca 2.1 and is not called since 2.2: "
+            "override after_train_epoch(runner) and read runner.epoch_stats"
+        )
     for point, names in POINTS.items():
-        own = [one for one in overridden(callback, Callback, names) if one not in older]
+        own = [one for one in overridden(callback, Callback, names) if one not in skipped]
         if own:
             in_fit_alone = point in ("before_run", "after_run")
-            hook.place(own[0], point, _call(getattr(callback, names[0]), runner, in_fit_alone))
-    for theirs, (point, call) in older.items():
-        hook.place(theirs, point, call)
+            hook.place(own[0], point, _call(getattr(callback, own[0]), runner, in_fit_alone))
     return hook
+
+
+def _methods_of_2_1(callback: Callback) -> list[str]:
+    """Return the methods that take an epoch or a batch instead of the runner."""
+    gone = [f"on_{what}_{end}" for what in ("train", "batch") for end in ("begin", "end")]
+    changed = [f"on_epoch_{end}" for end in ("begin", "end")]
+    return [name for name in gone if hasattr(callback, name)] + [
+        name for name in changed if "epoch" in signature(getattr(callback, name)).parameters
+    ]
 
 
 def _call(method: Any, runner: TorchRunner, in_fit_alone: bool) -> Any:
     if in_fit_alone:
         return lambda run: method(runner) if run.task == "fit" else None
     return lambda run: method(runner)
-
-
-def older_points(callback: Callback, runner: TorchRunner) -> dict[str, tuple[str, Any]]:
-    """Return the methods of a callback for Orca 2.1, which take an epoch or a batch and logs.
-
-    Such a callback gets ``model`` and ``trainer`` before the first of them.
-    """
-    points: dict[str, tuple[str, Any]] = {
-        "on_train_begin": ("before_train", tuple),
-        "on_epoch_begin": ("before_epoch", lambda: (runner.epochs,)),
-        "on_batch_begin": ("before_step", lambda: (runner.batch_idx,)),
-        "on_batch_end": ("after_step", lambda: (runner.batch_idx,)),
-        "on_epoch_end": ("after_epoch", lambda: (runner.epochs, runner.epoch_stats)),
-        "on_train_end": ("after_train", lambda: (runner.epoch_stats,)),
-    }
-    found = {}
-    for name, (point, arguments) in points.items():
-        method = getattr(callback, name, None)
-        taken = list(signature(method).parameters) if method is not None else []
-        if "epoch" in taken or (method is not None and not hasattr(Callback, name)):
-            found[name] = point, _call_older(callback, method, arguments, len(taken), runner)
-    return found
-
-
-def _call_older(callback: Any, method: Any, arguments: Any, count: int, runner: TorchRunner) -> Any:
-    def call(run: Run) -> None:
-        callback.model, callback.trainer = runner.model, runner
-        method(*arguments()[:count])
-
-    return call
 
 
 class RunnerHook(Hook):
@@ -226,10 +208,10 @@ class RunnerHook(Hook):
         count = int(dist.all_reduce_max(run.feeder.position.batches)[0])
         row = Stats(epoch=run.current_epoch, batch_count=count)
         row |= {"num_samples": run.samples - self._samples}
-        row |= Stats.of_epoch(run.metrics, self.curves())
+        row |= Stats.of_epoch(run.metrics, self._curves())
         total, weight = dist.all_reduce_sum(float(self._last[0]) * self._last[1], self._last[1])
         row["last_train_loss"] = total / weight if weight else math.nan
-        row |= self.profile()
+        row |= self._profiled()
         self.rows = [r for r in self.rows if r["epoch"] != row["epoch"]] + [row]
         self._runner.epoch_stats = row
         shown = {n: float(v) if isinstance(v, Tensor) else v for n, v in _plain(row).items()}
@@ -237,15 +219,13 @@ class RunnerHook(Hook):
 
     def evaluation(self, results: Mapping[str, float]) -> Stats:
         """Return the results of an evaluation."""
-        return Stats(Stats.of_evaluation(results, self.curves()) | self.profile())
+        return Stats(Stats.of_evaluation(results, self._curves()) | self._profiled())
 
-    def curves(self) -> dict[str, Any]:
-        """Return the metrics of the last validation that are no numbers."""
+    def _curves(self) -> dict[str, Any]:
         found = {n: m.value for n, m in self._metrics.items() if isinstance(m, MetricOfRun)}
         return {name: v for name, v in found.items() if isinstance(v, tuple | list | dict)}
 
-    def profile(self) -> dict[str, Any]:
-        """Return the mean seconds of each action, if they are asked for."""
+    def _profiled(self) -> dict[str, Any]:
         return {"profile": self._timers.means()} if self._profile else {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from stoker import Hook, events, hooks
-from stoker.core.tree import describe
 from stoker.data.feeder import count_of
 from stoker.dialects.orca.torch_runner import TorchRunner
 from stoker.engine.batch import call_model, find_loss, target_error
@@ -77,22 +76,9 @@ class Callback:
     after_val_iter = after_pred_iter = after_train_iter
 
     def on_run_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_run``."""
+        """The older spelling of ``before_run``, as ``on_run_end`` is that of ``after_run``."""
 
-    def on_run_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_run``."""
-
-    def on_epoch_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_epoch``."""
-
-    def on_epoch_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_epoch``."""
-
-    def on_iter_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_iter``."""
-
-    def on_iter_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_iter``."""
+    on_run_end = on_epoch_begin = on_epoch_end = on_iter_begin = on_iter_end = on_run_begin
 
     def every_n_iter(self, runner: TorchRunner, n: int) -> bool:
         """Return whether a multiple of ``n`` updates is finished; False if ``n`` < 1."""
@@ -121,13 +107,13 @@ class MainCallback(Callback):
         """
         batch, criterion = runner.batch, runner.criterion
         if criterion is None or not isinstance(batch, tuple | list):
-            runner.output = called(runner, taken(runner, batch))
+            runner.output = call_model(runner.engine, taken(runner, batch))
             loss, _ = find_loss(runner.output)
             if loss is not None:
                 runner.loss = loss
             return
         *features, runner.target = batch
-        output = runner.output = called(runner, features)
+        output = runner.output = call_model(runner.engine, features)
         outputs = output if isinstance(output, tuple | list) else (output,)
         targets = runner.target if isinstance(runner.target, tuple | list) else (runner.target,)
         try:
@@ -148,7 +134,7 @@ class MainCallback(Callback):
 
     def on_pred_forward(self, runner: TorchRunner) -> None:
         """Run the forward pass of prediction on all parts of the batch that the model takes."""
-        runner.output = called(runner, taken(runner, runner.batch))
+        runner.output = call_model(runner.engine, taken(runner, runner.batch))
 
     def on_iter_backward(self, runner: TorchRunner) -> None:
         """Reset the gradients, run backward, and update."""
@@ -161,18 +147,6 @@ class MainCallback(Callback):
         """Step the scheduler, if there is one, after each epoch or update."""
         if runner.scheduler is not None:
             runner.engine.adjust_lr()
-
-
-def called(runner: TorchRunner, inputs: Any) -> Any:
-    """Call the model with each of the inputs; a batch that is a dict has keyword arguments."""
-    if not isinstance(inputs, tuple | list):
-        return call_model(runner.engine, inputs)
-    try:
-        return runner.engine(*inputs)
-    except (TypeError, RuntimeError) as error:
-        given = ", ".join(map(describe, inputs))
-        error.add_note(f"{type(runner.engine.model).__name__} was called with {given}")
-        raise
 
 
 def taken(runner: TorchRunner, batch: Any) -> Any:

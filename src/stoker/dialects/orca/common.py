@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -10,46 +10,24 @@ from typing import Any, Literal
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 
-__all__ = ["OrcaContext", "init_nncontext", "init_orca_context", "stop_orca_context"]
-
 _log = get_logger()
 _RUNTIMES = ("spark", "ray")
-_SETTINGS = {
-    "driver_memory": "spark.driver.memory",
-    "driver_cores": "spark.driver.cores",
-    "extra_python_lib": "spark.submit.pyFiles",
-    "jars": "spark.jars",
-    "container_image": "spark.kubernetes.container.image",
-    "python_location": "spark.pyspark.python",
-}
-"""Options of `init_orca_context`, and the settings of Spark that they are."""
 
 
 class _Settings(type):
-    """Settings of scripts, which are checked when they are set."""
-
-    _allowed: Mapping[str, Callable[[Any], bool]] = {
-        "pandas_read_backend": lambda v: v in ("pandas", "spark"),
-        "_shard_size": lambda v: v is None or (isinstance(v, int) and v > 0),
-        "_eager_mode": lambda v: isinstance(v, bool),
-        "serialize_data_creator": lambda v: isinstance(v, bool),
-        "barrier_mode": lambda v: v is True,
-        "train_data_store": lambda v: v == "DRAM",
-        "log_output": lambda v: isinstance(v, bool),
-    }
-
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name in cls._allowed and not cls._allowed[name](value):
-            raise ValueError(f"OrcaContext.{name} cannot be {value!r}")
+        if not hasattr(cls, name):
+            near = did_you_mean(name, [n for n in dir(cls) if n[:2] != "__"])
+            raise AttributeError(f"OrcaContext has no setting {name!r}{near}")
         super().__setattr__(name, value)
 
 
 class OrcaContext(metaclass=_Settings):
     """The session or cluster that `init_orca_context` started, and settings.
 
-    With ``serialize_data_creator`` the workers of a machine call data creators one after another;
-    with ``log_output`` Spark's warnings are shown. ``pandas_read_backend`` and ``_shard_size``
-    choose how Orca reads and moves data, which changes no result: here pandas reads all files.
+    With ``serialize_data_creator`` the workers of a machine call data creators one by one, with
+    ``log_output`` Spark's warnings are shown. The others say how Orca moves data, and change no
+    result here: pandas reads all files.
     """
 
     session: Any = None
@@ -60,8 +38,6 @@ class OrcaContext(metaclass=_Settings):
     _shard_size: int | None = None
     _eager_mode = True
     serialize_data_creator = False
-    barrier_mode = True
-    train_data_store = "DRAM"
     log_output = False
 
     @classmethod
@@ -92,16 +68,16 @@ def init_orca_context(
     init_ray_on_spark: bool = False,
     conf: Mapping[str, str] | None = None,
     address: str | None = None,
-    **options: Any,
+    master: str | None = None,
+    spark_log_level: str | None = None,
 ) -> Any:
     """Start a Spark session, or join or start a Ray cluster; return the SparkContext or None.
 
     The ``cluster_mode`` is "local", "yarn-client", "k8s-client" or "standalone" with a ``master``,
     or what Spark takes as its master; "spark-submit", "bigdl-submit" and None leave that to the
     environment. An estimator counts ``workers_per_node`` on ``num_nodes``. ``address`` is of Ray,
-    ``conf`` further settings of Spark, and the options are ``master``, ``spark_log_level`` and
-    those that set Spark's memory, cores, files and images. Without PySpark a context "local"
-    starts nothing and is None: the backend "local" needs none. A context that is open is returned.
+    ``conf`` further settings of Spark. Without PySpark a context "local" starts nothing and is
+    None: the backend "local" needs none. A context that is open is returned.
     """
     if runtime not in _RUNTIMES:
         near = did_you_mean(str(runtime), _RUNTIMES)
@@ -110,16 +86,20 @@ def init_orca_context(
     if OrcaContext.runtime is not None:
         _check_open(runtime)
     elif runtime == "ray":
-        if conf is not None or options:
+        if conf is not None:
             raise ValueError("conf is about Spark; on Ray give an address, or nothing")
         _start_ray(count, address)
     elif address is not None:
         raise ValueError("address is about Ray; on Spark the cluster_mode is the master")
     elif find_spec("pyspark") is not None:
-        level = options.pop("spark_log_level", "WARN" if OrcaContext.log_output else "OFF")
-        settings = _settings(options, memory) | dict(conf or {})
-        master = _master(cluster_mode, count, num_nodes, settings, options)
-        OrcaContext.session = _start_spark(master, settings, level)
+        settings = {
+            "spark.driver.memory": memory,
+            "spark.executor.memory": memory,
+            "spark.ui.showConsoleProgress": "false",
+        }
+        found = _master(cluster_mode, count, num_nodes, settings, master)
+        level = spark_log_level or ("WARN" if OrcaContext.log_output else "OFF")
+        OrcaContext.session = _start_spark(found, settings | dict(conf or {}), level)
     elif cluster_mode in (None, "local"):
         _log.info("PySpark is not installed: the context is empty, which suits backend='local'")
     else:
@@ -154,23 +134,8 @@ def stop_orca_context() -> None:
     OrcaContext.session, OrcaContext.runtime, OrcaContext.num_nodes = None, None, 1
 
 
-def _settings(options: dict[str, Any], memory: str) -> dict[str, str]:
-    """Return Spark's settings; the master is left in the options."""
-    found = {
-        "spark.driver.memory": memory,
-        "spark.executor.memory": memory,
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for name in [name for name in options if name != "master"]:
-        if name not in _SETTINGS:
-            near = did_you_mean(name, _SETTINGS) or ": use conf for other settings of Spark"
-            raise TypeError(f"init_orca_context() has no option {name!r}{near}")
-        found[_SETTINGS[name]] = str(options[name])
-    return found
-
-
 def _master(
-    mode: str | None, cores: int, num_nodes: int, settings: dict[str, str], options: dict[str, Any]
+    mode: str | None, cores: int, num_nodes: int, settings: dict[str, str], given: str | None
 ) -> str | None:
     """Return Spark's master, and set how many executors it starts; None leaves it as it is."""
     mode = mode.lower() if mode is not None and "://" not in mode else mode
@@ -188,9 +153,9 @@ def _master(
             f"spark-submit --deploy-mode cluster, and give cluster_mode='spark-submit'"
         )
     settings |= {"spark.executor.instances": str(num_nodes), "spark.executor.cores": str(cores)}
-    if mode in ("k8s-client", "standalone") and "master" not in options:
+    if mode in ("k8s-client", "standalone") and given is None:
         raise ValueError(f"cluster_mode={mode!r} needs the master: init_orca_context(master=…)")
-    return str(options.get("master", "yarn" if mode == "yarn-client" else mode))
+    return given or ("yarn" if mode == "yarn-client" else mode)
 
 
 def _start_spark(master: str | None, settings: Mapping[str, str], level: str) -> Any:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +22,8 @@ from stoker.data.feeder import count_of
 from stoker.dialects.orca import state_file
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
 from stoker.dialects.orca.common import OrcaContext, start_ray_on_spark
-from stoker.dialects.orca.loaders import sendable
+from stoker.dialects.orca.loaders import predicted, sendable
 from stoker.dialects.orca.model_checkpoint import ModelCheckpoint, checkpoint_of
-from stoker.dialects.orca.predictions import predicted
 from stoker.dialects.orca.torch_runner import STOPPED, state_of
 from stoker.dialects.orca.worker import Done, Job, Parts, work
 from stoker.engine import unwrap
@@ -66,20 +66,17 @@ class Estimator:
         functions of outputs and targets, metrics of torchmetrics, or names. With a ``model_dir``,
         which all workers reach, the same script started again resumes.
 
-        Stats are those of all workers. Only with ``reduce_results=False`` it matters whether
-        ``sync_stats`` is set: each worker then reports the losses and metrics of all, else its own.
-        Without ``log_to_driver`` workers log errors alone. The backend "horovod" is "ray", whose
-        processes average gradients in the same way.
+        With ``reduce_results=False``, workers report the losses and metrics of all if
+        ``sync_stats`` is set, else their own. Without ``log_to_driver`` they log errors alone. The
+        backend "horovod" is "ray", whose processes average gradients in the same way.
         """
-        _check(backend in _BACKENDS, "backend", backend, "'local', 'ray' or 'spark'", _BACKENDS)
-        freqs = ("epoch", "batch")
-        _check(
-            scheduler_step_freq in freqs,
-            "scheduler_step_freq",
-            scheduler_step_freq,
-            "'epoch' or 'batch'",
-            freqs,
-        )
+        for name, value, known in (
+            ("backend", backend, _BACKENDS),
+            ("scheduler_step_freq", scheduler_step_freq, ("epoch", "batch")),
+        ):
+            if value not in known:
+                near = did_you_mean(str(value), known)
+                raise ValueError(f"{name} is one of {', '.join(known)}, got {value!r}{near}")
         if model is not None and not isinstance(model, nn.Module) and not callable(model):
             raise TypeError(f"model is a {type(model).__name__}, expected a creator or a module")
         if isinstance(config, Mapping) and "batch_size" in config:
@@ -102,11 +99,6 @@ class Estimator:
     def latest_checkpoint(checkpoint_dir: str | Path) -> str:
         """Return the file of the newest complete checkpoint, also of an unfinished run."""
         return ModelCheckpoint.get_latest_checkpoint(checkpoint_dir)
-
-
-def _check(right: bool, name: str, value: Any, expected: str, known: Sequence[str]) -> None:
-    if not right:
-        raise ValueError(f"{name} is {expected}, got {value!r}{did_you_mean(str(value), known)}")
 
 
 class PyTorchEstimator:
@@ -149,10 +141,9 @@ class PyTorchEstimator:
         model gets and whose ``label_cols`` are its targets. ``batch_size`` is of all workers
         together. With as many partitions of a DataFrame or of shards as workers, each gets one.
 
-        Returns:
-            The stats of each epoch: epoch, batch_count, num_samples, train_loss, last_train_loss,
-            val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean seconds; without
-            ``reduce_results``, a list of the stats of each worker.
+        Returns the stats of each epoch: epoch, batch_count, num_samples, train_loss,
+        last_train_loss, val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean
+        seconds; without ``reduce_results``, a list of the stats of each worker.
         """
         if self._parts.optimizer is None:
             raise ValueError("fit() needs an optimizer: Estimator.from_torch(optimizer=…)")
@@ -251,11 +242,12 @@ class PyTorchEstimator:
         """
         path = local_path(model_path)
         if entire:
-            self._write(path, self.get_model())
+            state_file.write(path, self.get_model())
         elif path.suffix == _WEIGHTS:
             SaveWeights(path).act(self._here().run)
         else:
-            self._write(path, self.get_state_dict())
+            state_file.write(path, self.get_state_dict())
+        dist.barrier()  # other ranks may read the file next
         return str(model_path)
 
     def load(self, model_path: str | Path) -> None:
@@ -276,13 +268,10 @@ class PyTorchEstimator:
         else:
             found = state_file.read(path)
             if self._parts.model is None and isinstance(found, nn.Module):
-                self._parts = replace(self._parts, model=_Copies(found))
+                self._parts = replace(self._parts, model=partial(_copy, found))
             self.load_state_dict(found)
 
-    def save_checkpoint(self, model_path: str | Path) -> str:
-        """Save the state to a file; a ``model_dir`` or a `ModelCheckpoint` saves the run."""
-        return self.save(model_path)
-
+    save_checkpoint = save
     load_checkpoint = load
 
     def shutdown(self) -> None:
@@ -336,11 +325,6 @@ class PyTorchEstimator:
         found: Done = launch.run(work, job, **started)
         return found
 
-    def _write(self, path: Path, value: Any) -> None:
-        if dist.is_main():
-            state_file.write(path, value)
-        dist.barrier()  # other ranks may read the file next
-
     def _forget(self) -> None:
         """Forget the state, before another is loaded."""
         self._loads += self._at is not None
@@ -384,14 +368,8 @@ class PyTorchEstimator:
         return base / f"after-load-{self._loads}" if self._loads else base
 
 
-class _Copies:
-    """A creator that returns copies of a model."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, config: Any) -> nn.Module:
-        return deepcopy(self._model)
+def _copy(model: nn.Module, config: Any) -> nn.Module:
+    return deepcopy(model)
 
 
 def _restore(objects: Mapping[str, Any], states: Sequence[Any]) -> None:

@@ -1,7 +1,8 @@
-"""Data loaders for the kinds of data that Orca accepts."""
+"""Data loaders for the kinds of data that Orca accepts, and predictions in their form."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.tree import concatenate, describe, map_tensors, tensors
 from stoker.data.sharding import unsharded
-from stoker.dialects.orca.shards import XShards
+from stoker.dialects.orca.shards import SparkXShards, XShards
 
 _LOADER_OPTIONS = (
     "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last",
@@ -24,9 +25,7 @@ _LOADER_OPTIONS = (
 class Columns(Dataset[Any]):
     """A dataset of columns. A row is ``(*features, label)``, or ``(*features,)``.
 
-    Args:
-        features: A tree of arrays, or a list or tuple of them for a model of several inputs.
-        label: A tree of arrays: a list for several labels, a dict for labels with names.
+    A label may be a list of arrays, or a dict for labels with names.
     """
 
     def __init__(self, features: Any, label: Any = None) -> None:
@@ -50,9 +49,9 @@ class Columns(Dataset[Any]):
 
     def of_dtype(self, dtype: torch.dtype) -> "Columns":
         """Return the columns with doubles, which NumPy prefers, as the numbers of the model."""
-        is_double = (torch.float64,)
+        double = torch.float64
         return self._with(
-            map_tensors(lambda c: c.to(dtype) if c.dtype in is_double else c, self.columns)
+            map_tensors(lambda c: c.to(dtype if c.dtype == double else c.dtype), self.columns)
         )
 
     @classmethod
@@ -95,27 +94,18 @@ def sendable(
 ) -> Any:
     """Return the data in a form that can be sent to a worker."""
     labels = [label_cols] if isinstance(label_cols, str) else list(label_cols or ())
-    if data is None:
-        return None
     if isinstance(data, XShards):
         return _of_shards(data, feature_cols, labels)
-    if is_frame(data):
-        features = _features(data, feature_cols, labels)
-        if is_spark(data):
-            rows = data.select(*features, *labels).rdd.glom().collect()
-            parts = [_of_table(part, features, labels) if part else None for part in rows]
-            return Partitions([p for p in parts if p is not None], [[len(p)] for p in rows])
-        if is_ray(data):
-            return _of_ray(data.to_pandas(), features, labels)
-        return _of_table(data, features, labels)
-    if feature_cols or labels:
+    if _is_frame(data):
+        return _of_frame(data, _features(data, feature_cols, labels), labels)
+    if data is not None and (feature_cols or labels):
         raise ValueError(
             f"feature_cols and label_cols are about a DataFrame, and data is a "
             f"{type(data).__name__}"
         )
-    if isinstance(data, Mapping):
-        return _of_mapping(data)
-    return Columns(data) if isinstance(data, np.ndarray | Tensor) else data
+    if isinstance(data, np.ndarray | Tensor):
+        return Columns(data)
+    return _of_mapping(data) if isinstance(data, Mapping) else data
 
 
 def _features(
@@ -130,6 +120,18 @@ def _features(
     return list(feature_cols)
 
 
+def _of_frame(data: Any, features: Sequence[str], labels: Sequence[str]) -> Any:
+    if _is_ray(data):  # its features are one matrix, as its to_torch() returns them
+        table = data.to_pandas()
+        label = table[labels[0]].to_numpy()[:, None] if labels else None
+        return Columns([table[list(features)].to_numpy()], label)
+    if not _is_spark(data):
+        return _of_table(data, features, labels)
+    rows = data.select(*features, *labels).rdd.glom().collect()
+    parts = [_of_table(part, features, labels) for part in rows if part]
+    return Partitions(parts, [[len(part)] for part in rows])
+
+
 def _of_table(table: Any, features: Sequence[str], labels: Sequence[str]) -> Columns:
     """Return columns of a pandas DataFrame or of rows of Spark."""
     is_rows = isinstance(table, list)
@@ -142,12 +144,6 @@ def _of_table(table: Any, features: Sequence[str], labels: Sequence[str]) -> Col
     return Columns([column(name) for name in features], label)
 
 
-def _of_ray(table: Any, features: Sequence[str], labels: Sequence[str]) -> Columns:
-    """Return the features of a Ray Dataset as one matrix, as its ``to_torch`` does."""
-    label = table[labels[0]].to_numpy()[:, None] if labels else None
-    return Columns([table[list(features)].to_numpy()], label)
-
-
 def _of_mapping(data: Mapping[str, Any]) -> Columns:
     if "x" not in data or data.keys() - {"x", "y", "prediction"}:
         raise ValueError(f"data is a dict of {sorted(data)}, expected 'x' and 'y'")
@@ -158,7 +154,7 @@ def _of_shards(
     data: XShards, feature_cols: Sequence[str] | None, label_cols: Sequence[str]
 ) -> Partitions:
     def columns(shard: Any) -> Columns:
-        if is_frame(shard):
+        if _is_frame(shard):
             return _of_table(shard, _features(shard, feature_cols, label_cols), label_cols)
         if not isinstance(shard, Mapping):
             raise TypeError(
@@ -203,18 +199,16 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
     return next(kinds, torch.float32)
 
 
-def is_frame(data: Any) -> bool:
+def _is_frame(data: Any) -> bool:
     """Return whether the data is a DataFrame of Spark or pandas, or a Dataset of Ray."""
-    return is_spark(data) or is_ray(data) or (hasattr(data, "columns") and hasattr(data, "iloc"))
+    return _is_spark(data) or _is_ray(data) or (hasattr(data, "columns") and hasattr(data, "iloc"))
 
 
-def is_spark(data: Any) -> bool:
-    """Return whether the data is a DataFrame of Spark."""
+def _is_spark(data: Any) -> bool:
     return hasattr(data, "toPandas") and hasattr(data, "rdd")
 
 
-def is_ray(data: Any) -> bool:
-    """Return whether the data is a Dataset of Ray."""
+def _is_ray(data: Any) -> bool:
     return hasattr(data, "to_pandas") and hasattr(data, "iter_batches")
 
 
@@ -245,3 +239,110 @@ def _tensors(column: Any) -> Any:
     if isinstance(column, tuple | list) and column and np.ndim(column[0]):
         return [_tensors(value) for value in column]
     return _array(column)
+
+
+def predicted(
+    data: Any, prepared: Any, outputs: Any, output_cols: Sequence[str] | None = None
+) -> Any:
+    """Return the outputs for all rows in the form of the data, which was ``prepared`` to send."""
+    if isinstance(data, XShards):
+        return _shards(data, prepared, outputs)
+    arrays = _as_arrays(outputs)
+    if isinstance(data, Mapping):
+        return {"prediction": arrays}
+    if not _is_frame(data):
+        return arrays
+    if _is_ray(data):
+        rows = [{"prediction_result": row} for row in _rows(arrays)]
+        return import_module("ray.data").from_items(rows)
+    several = isinstance(arrays, tuple | list) and output_cols is not None
+    parts = list(arrays) if several else [arrays]
+    names = list(output_cols or ["prediction"])
+    if len(names) != len(parts):
+        raise ValueError(f"output_cols are {names}, and the model returns {len(parts)} outputs")
+    if _is_spark(data):
+        return _spark_frame(data, prepared, parts, names)
+    columns = {name: list(_rows(part)) for name, part in zip(names, parts, strict=True)}
+    return data.assign(**columns)
+
+
+def _as_arrays(outputs: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.numpy(), outputs)  # type: ignore[arg-type, return-value]
+
+
+def _rows(arrays: Any) -> Iterator[Any]:
+    """Yield the outputs of each row: an array, or a tree of arrays."""
+    leaf = arrays
+    while isinstance(leaf, Mapping | tuple | list):
+        leaf = next(iter(leaf.values() if isinstance(leaf, Mapping) else leaf))
+    for index in range(len(leaf)):
+        yield _at(arrays, index)
+
+
+def _at(arrays: Any, index: Any) -> Any:
+    if isinstance(arrays, Mapping):
+        return {key: _at(value, index) for key, value in arrays.items()}
+    if isinstance(arrays, tuple | list):
+        return [_at(value, index) for value in arrays]
+    return arrays[index]
+
+
+def _named(outputs: Any) -> dict[str, Any]:
+    if isinstance(outputs, tuple | list):
+        return {f"output_{index}": output for index, output in enumerate(outputs)}
+    return {"output_0" if isinstance(outputs, Mapping) else "prediction": outputs}
+
+
+def _shards(data: XShards, prepared: Partitions, outputs: Any) -> SparkXShards:
+    """Return the shards with their predictions, in the same partitions."""
+    arrays, begin = _as_arrays(outputs), 0
+    parts: list[list[Any]] = []
+    for sizes in prepared.sizes:
+        parts.append([])
+        for size in sizes:
+            parts[-1].append(_named(_at(arrays, slice(begin, begin + size))))
+            begin += size
+    if data.is_frames():
+        parts = [[{n: _cells(v) for n, v in one.items()} for one in part] for part in parts]
+    found = data.rdd.context.parallelize(parts, len(parts)).flatMap(lambda part: part)
+    joined = data.rdd.zip(found)
+    if data.is_frames():
+        return SparkXShards(joined.map(lambda pair: pair[0].assign(**pair[1])))
+    return SparkXShards(joined.map(lambda pair: {**pair[0], **pair[1]}))
+
+
+def _cells(arrays: Any) -> list[Any]:
+    return [row.tolist() if hasattr(row, "tolist") else row for row in _rows(arrays)]
+
+
+def _spark_frame(
+    data: Any, prepared: Partitions, outputs: Sequence[Any], names: Sequence[str]
+) -> Any:
+    """Return a DataFrame of Spark with further columns."""
+    rows = zip(*([_spark_value(v) for v in _rows(output)] for output in outputs), strict=True)
+    values, parts, begin = list(rows), [], 0
+    for (size,) in prepared.sizes:
+        parts.append(values[begin : begin + size])
+        begin += size
+    session = data.sparkSession
+    added = session.createDataFrame(values[:1], list(names)).schema
+    schema = type(added)([*data.schema.fields, *added.fields])
+    found = session.sparkContext.parallelize(parts, len(parts)).flatMap(lambda part: part)
+    joined = data.rdd.zip(found).map(lambda pair: (*pair[0], *pair[1]))
+    return session.createDataFrame(joined, schema)
+
+
+def _spark_value(value: Any) -> Any:
+    """Return a number, a vector, a nested list, or a map, as Spark has them."""
+    if isinstance(value, Mapping):
+        return {key: _spark_value(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_spark_value(part) for part in value]
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return float(array)
+    return (
+        import_module("pyspark.ml.linalg").Vectors.dense(array)
+        if array.ndim == 1
+        else array.tolist()
+    )

@@ -12,13 +12,6 @@ from stoker.core import dist
 from stoker.core.tree import batch_size
 from stoker.dialects.orca import pytorch_metrics
 
-__all__ = [
-    "AUC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy",
-    "CategoricalAccuracy", "CategoricalCrossEntropy", "CustomizedMetric", "F1Score",
-    "KLDivergence", "Metric", "Poisson", "Precision", "PrecisionRecallCurve", "Recall",
-    "SparseCategoricalAccuracy", "SparseCategoricalCrossEntropy", "Top5Accuracy",
-]  # fmt: skip
-
 
 class Metric(ABC):
     """A metric of an estimator. Yours builds an object that is called with each batch."""
@@ -37,22 +30,10 @@ class Metric(ABC):
     def get_name(self) -> str:
         """Return the name of the result."""
 
-    @staticmethod
-    def convert_metrics_dict(metrics: Any, backend: str = "pytorch") -> dict[str, Any]:
-        """Return new metrics by name, from one metric or a list; functions are metrics, too."""
-        return {m.get_name(): m.get_metric(backend) for m in _as_metrics(metrics)}
-
-    @staticmethod
-    def convert_metrics_list(metrics: Any, backend: str = "pytorch") -> list[Any] | None:
-        """Return new metrics, from one metric or a list."""
-        if metrics is None:
-            return None
-        return list(Metric.convert_metrics_dict(metrics, backend).values())
-
 
 def _as_metrics(given: Any) -> list[Metric]:
     found = []
-    for one in given if isinstance(given, list | tuple) else [] if given is None else [given]:
+    for one in _listed(given):
         if not isinstance(one, Metric) and (isinstance(one, type) or not callable(one)):
             what = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
             raise TypeError(f"metrics hold {what}, expected an Orca metric or a function")
@@ -81,7 +62,7 @@ class _MeanOfFunction(pytorch_metrics.Summed):
         super().__init__()
         self._function = function
 
-    def terms(self, preds: Any, targets: Any) -> tuple[Any, ...]:
+    def _terms(self, preds: Any, targets: Any) -> tuple[Any, ...]:
         count = batch_size(targets)
         return torch.as_tensor(self._function(preds, targets)) * count, count
 
@@ -110,47 +91,7 @@ class Top5Accuracy(Accuracy):
     """How often the class is among the five largest outputs."""
 
 
-class SparseCategoricalAccuracy(_OfSameName):
-    """How often the largest output is that of the class, which is a number."""
-
-
-class CategoricalAccuracy(_OfSameName):
-    """How often the largest output is that of the class, which is one-hot encoded."""
-
-
-class BinaryAccuracy(_OfSameName):
-    """How often a probability above 0.5 goes with a target of 1."""
-
-
-class MSE(_OfSameName):
-    """The mean squared error."""
-
-
-class MAE(_OfSameName):
-    """The mean absolute error."""
-
-
-class BinaryCrossEntropy(_OfSameName):
-    """The cross entropy of probabilities of targets that are 0 or 1."""
-
-
-class CategoricalCrossEntropy(_OfSameName):
-    """The cross entropy of probabilities of classes that are one-hot encoded."""
-
-
-class SparseCategoricalCrossEntropy(_OfSameName):
-    """The cross entropy of probabilities of classes that are numbers."""
-
-
-class KLDivergence(_OfSameName):
-    """The Kullback-Leibler divergence of predictions from targets."""
-
-
-class Poisson(_OfSameName):
-    """The Poisson loss."""
-
-
-class AUC(Metric):
+class AUC(_OfSameName):
     """The area under the ROC curve: exact, or with ``threshold_num`` thresholds."""
 
     def __init__(self, threshold_num: int | None = None) -> None:
@@ -160,37 +101,34 @@ class AUC(Metric):
         """Return a new metric."""
         return pytorch_metrics.AUROC(thresholds=self.threshold_num)
 
-    def get_name(self) -> str:
-        """Return "AUC"."""
-        return "AUC"
+
+def _like(implementation: type) -> Any:
+    """Return the metric that builds an implementation and has its name."""
+    about = {"__doc__": implementation.__doc__, "__module__": __name__}
+    return type(implementation.__name__, (_OfSameName,), about)
 
 
-class ROC(_OfSameName):
-    """The ROC curve: false and true positive rates, and their thresholds."""
-
-
-class PrecisionRecallCurve(_OfSameName):
-    """Precision, recall, and their thresholds."""
-
-
-class F1Score(_OfSameName):
-    """The harmonic mean of precision and recall."""
-
-
-class Precision(_OfSameName):
-    """The fraction of positive predictions that are right."""
-
-
-class Recall(_OfSameName):
-    """The fraction of positive targets that were found."""
+BinaryAccuracy = _like(pytorch_metrics.BinaryAccuracy)
+BinaryCrossEntropy = _like(pytorch_metrics.BinaryCrossEntropy)
+CategoricalAccuracy = _like(pytorch_metrics.CategoricalAccuracy)
+CategoricalCrossEntropy = _like(pytorch_metrics.CategoricalCrossEntropy)
+F1Score = _like(pytorch_metrics.F1Score)
+KLDivergence = _like(pytorch_metrics.KLDivergence)
+MAE = _like(pytorch_metrics.MAE)
+MSE = _like(pytorch_metrics.MSE)
+Poisson = _like(pytorch_metrics.Poisson)
+Precision = _like(pytorch_metrics.Precision)
+PrecisionRecallCurve = _like(pytorch_metrics.PrecisionRecallCurve)
+ROC = _like(pytorch_metrics.ROC)
+Recall = _like(pytorch_metrics.Recall)
+SparseCategoricalAccuracy = _like(pytorch_metrics.SparseCategoricalAccuracy)
+SparseCategoricalCrossEntropy = _like(pytorch_metrics.SparseCategoricalCrossEntropy)
 
 
 class MetricOfRun:
     """An Orca metric in a run of Stoker: reset before each pass, and computed over all processes.
 
-    Args:
-        metric: The metric.
-        criterion: The loss function, which tells whether outputs are probabilities or logits.
+    The criterion tells whether outputs are probabilities or logits.
     """
 
     def __init__(self, metric: Metric, criterion: Any) -> None:

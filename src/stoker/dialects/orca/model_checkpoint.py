@@ -62,11 +62,7 @@ class ModelCheckpoint(Callback):
 
     @classmethod
     def get_latest_checkpoint(cls, dirname: str | Path) -> str:
-        """Return the file of the newest complete checkpoint in a folder, also of a run that failed.
-
-        Raises:
-            NoCheckpointError: there is none.
-        """
+        """Return the file of the newest complete checkpoint, also of a run that failed."""
         folder = local_path(dirname)
         links = [folder / "last.ckpt", *sorted(folder.glob("*.ckpt"))]
         named = {checkpoint_of(path): path for path in reversed(links) if path.exists()}
@@ -89,7 +85,8 @@ class NoCheckpointError(CheckpointError, RuntimeError):
 def checkpoint_of(path: Path) -> Path | None:
     """Return the complete checkpoint that a name of a `ModelCheckpoint` stands for, or None."""
     file = path.resolve()
-    return file.parent if (file.parent / MANIFEST).is_file() else None
+    is_part = file.name in (MANIFEST, files.WEIGHTS) and (file.parent / MANIFEST).is_file()
+    return file.parent if is_part else None
 
 
 def _complete(folder: Path) -> list[Path]:

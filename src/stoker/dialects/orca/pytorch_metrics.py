@@ -1,6 +1,7 @@
 """The metrics that Orca's estimator computes: called with each batch, and read at the end."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,13 +10,6 @@ from torch.nn import functional
 
 from stoker import metrics
 from stoker.core import dist
-
-__all__ = [
-    "AUROC", "MAE", "MSE", "ROC", "Accuracy", "BinaryAccuracy", "BinaryCrossEntropy",
-    "CategoricalAccuracy", "CategoricalCrossEntropy", "F1Score", "KLDivergence", "Poisson",
-    "Precision", "PrecisionRecallCurve", "PytorchMetric", "Recall", "SparseCategoricalAccuracy",
-    "SparseCategoricalCrossEntropy", "Top5Accuracy",
-]  # fmt: skip
 
 _EPSILON = 1e-7
 
@@ -40,19 +34,18 @@ class Summed(PytorchMetric):
 
     def __call__(self, preds: Any, targets: Any) -> None:
         """Add a batch."""
-        self.add(*self.terms(preds, targets))
+        self.add(*self._terms(preds, targets))
 
     def add(self, *terms: Any) -> None:
         """Add to the sums."""
         found = [torch.as_tensor(term, dtype=torch.float64) for term in terms]
         self.sums = self.sums + torch.stack([term.to(found[0].device) for term in found])
 
-    @abstractmethod
-    def terms(self, preds: Any, targets: Any) -> tuple[Any, ...]:
+    def _terms(self, preds: Any, targets: Any) -> tuple[Any, ...]:
         """Return what a batch adds to each sum, by default to a total and to a count."""
+        raise NotImplementedError
 
-    def value(self, sums: Tensor) -> Tensor:
-        """Return the value for the sums, by default their mean."""
+    def _value(self, sums: Tensor) -> Tensor:
         return sums[0] / sums[1]
 
     def compute(self) -> Tensor:
@@ -66,7 +59,7 @@ class Summed(PytorchMetric):
         return self._value_of(torch.tensor(found, dtype=torch.float64).sum(0) if found else 0.0)
 
     def _value_of(self, sums: Any) -> Tensor:
-        return self.value(sums) if isinstance(sums, Tensor) else torch.tensor(float("nan"))
+        return self._value(sums) if isinstance(sums, Tensor) else torch.tensor(float("nan"))
 
 
 def class_labels(preds: Tensor, targets: Tensor) -> Tensor | None:
@@ -94,31 +87,12 @@ class Accuracy(Summed):
 
     threshold = 0.5
 
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the hits, and the number of targets."""
+    def _terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
         labels = class_labels(preds, targets)
         if labels is None:
             targets = _like(targets, preds)
             labels = (preds >= self.threshold).long() if preds.is_floating_point() else preds
         return (labels == targets).sum(), targets.numel()
-
-
-class SparseCategoricalAccuracy(Summed):
-    """How often the largest output is that of the class, which is a number."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the hits, and the number of targets."""
-        targets = targets.squeeze(-1) if preds.ndim == targets.ndim else targets
-        return (preds.argmax(-1) == targets).sum(), targets.numel()
-
-
-class CategoricalAccuracy(Summed):
-    """How often the largest output is that of the class, which is one-hot encoded."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the hits, and the number of targets."""
-        hits = preds.argmax(-1) == targets.argmax(-1)
-        return hits.sum(), hits.numel()
 
 
 class BinaryAccuracy(Summed):
@@ -128,87 +102,72 @@ class BinaryAccuracy(Summed):
 
     def __call__(self, preds: Tensor, targets: Tensor, threshold: float | None = None) -> None:
         """Add a batch, with a threshold of its own if one is given."""
-        self.add(*self.terms(preds, targets, threshold))
-
-    def terms(
-        self, preds: Tensor, targets: Tensor, threshold: float | None = None
-    ) -> tuple[Any, ...]:
-        """Return the hits, and the number of targets."""
         found = preds > (self.threshold if threshold is None else threshold)
-        return (found == _like(targets, preds)).sum(), targets.numel()
+        self.add((found == _like(targets, preds)).sum(), targets.numel())
 
 
-class Top5Accuracy(Summed):
-    """How often the class is among the five largest outputs."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the hits, and the number of targets."""
-        best = preds.topk(5, dim=-1).indices
-        return (best == targets.reshape(*best.shape[:-1], 1)).sum(), targets.numel()
+def _mean(name: str, doc: str, terms: Callable[[Tensor, Tensor], tuple[Any, ...]]) -> Any:
+    """Return a metric from a function of a batch that returns a sum and a count."""
+    about = {"__doc__": doc, "__module__": __name__, "_terms": staticmethod(terms)}
+    return type(name, (Summed,), about)
 
 
-class MSE(Summed):
-    """The mean squared error."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the squared errors, and the number of targets."""
-        return (preds - _like(targets, preds)).double().square().sum(), targets.numel()
+def _per_value(function: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Return the sum of a function of predictions and targets of the same shape."""
+    return lambda p, y: (function(p.double(), _like(y, p)).sum(), y.numel())
 
 
-class MAE(Summed):
-    """The mean absolute error."""
+def _hits(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    hits = preds.argmax(-1) == (targets.squeeze(-1) if preds.ndim == targets.ndim else targets)
+    return hits.sum(), hits.numel()
 
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the absolute errors, and the number of targets."""
-        return (preds - _like(targets, preds)).double().abs().sum(), targets.numel()
+
+def _one_hot_hits(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    return _hits(preds, targets.argmax(-1))
+
+
+def _top5(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    best = preds.topk(5, dim=-1).indices
+    return (best == targets.reshape(*best.shape[:-1], 1)).sum(), targets.numel()
+
+
+def _cross_entropy(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    return -(_probabilities(preds).log() * targets).sum(), targets.shape[0]
+
+
+def _sparse_cross_entropy(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    classes = targets.reshape(preds.shape[:-1]).long()
+    return _cross_entropy(preds, functional.one_hot(classes, preds.shape[-1]))
+
+
+def _binary_entropy(preds: Tensor, targets: Tensor) -> Tensor:
+    p = _probabilities(preds)
+    return -(targets * p.log() + (1 - targets) * (1 - p).log())
 
 
 def _probabilities(preds: Tensor) -> Tensor:
     return preds.double().clamp(_EPSILON, 1 - _EPSILON)
 
 
-class BinaryCrossEntropy(Summed):
-    """The cross entropy of probabilities of targets that are 0 or 1."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the cross entropy, and the number of targets."""
-        p, y = _probabilities(preds), _like(targets, preds)
-        return -(y * p.log() + (1 - y) * (1 - p).log()).sum(), targets.numel()
+def _divergence(preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    p, y = preds.double(), _like(targets, preds)
+    return (y * (y / p + _EPSILON).log()).sum(), targets.shape[0]
 
 
-class CategoricalCrossEntropy(Summed):
-    """The cross entropy of probabilities of classes that are one-hot encoded."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the cross entropy, and the number of samples."""
-        return -(_probabilities(preds).log() * targets).sum(), targets.shape[0]
-
-
-class SparseCategoricalCrossEntropy(CategoricalCrossEntropy):
-    """The cross entropy of probabilities of classes that are numbers."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the cross entropy, and the number of samples."""
-        classes = targets.reshape(preds.shape[:-1]).long()
-        return super().terms(preds, functional.one_hot(classes, preds.shape[-1]))
-
-
-class KLDivergence(Summed):
-    """The Kullback-Leibler divergence of predictions from targets."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the divergence, and the number of samples."""
-        p, y = preds.double(), _like(targets, preds)
-        return (y * (y / p + _EPSILON).log()).sum(), targets.shape[0]
-
-
-class Poisson(Summed):
-    """The Poisson loss."""
-
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
-        """Return the loss, and the number of targets."""
-        p, y = preds.double(), _like(targets, preds)
-        return (p - y * (p + _EPSILON).log()).sum(), targets.numel()
+CategoricalAccuracy = _mean("CategoricalAccuracy", "Hits of one-hot classes.", _one_hot_hits)
+SparseCategoricalAccuracy = _mean("SparseCategoricalAccuracy", "Hits of class numbers.", _hits)
+Top5Accuracy = _mean("Top5Accuracy", "Hits among the five largest outputs.", _top5)
+MSE = _mean("MSE", "The mean squared error.", _per_value(lambda p, y: (p - y).square()))
+MAE = _mean("MAE", "The mean absolute error.", _per_value(lambda p, y: (p - y).abs()))
+BinaryCrossEntropy = _mean("BinaryCrossEntropy", "Of probabilities.", _per_value(_binary_entropy))
+CategoricalCrossEntropy = _mean("CategoricalCrossEntropy", "Of one-hot classes.", _cross_entropy)
+SparseCategoricalCrossEntropy = _mean(
+    "SparseCategoricalCrossEntropy", "The cross entropy of class numbers.", _sparse_cross_entropy
+)
+KLDivergence = _mean("KLDivergence", "The divergence of predictions from targets.", _divergence)
+Poisson = _mean(
+    "Poisson", "The Poisson loss.", _per_value(lambda p, y: p - y * (p + _EPSILON).log())
+)
 
 
 class Confusion(Summed):
@@ -216,7 +175,7 @@ class Confusion(Summed):
 
     threshold = 0.5
 
-    def terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
+    def _terms(self, preds: Tensor, targets: Tensor) -> tuple[Any, ...]:
         """Return true and false positives, false negatives, hits, misses, and other classes."""
         labels = class_labels(preds, targets)
         several = labels is not None
@@ -228,35 +187,32 @@ class Confusion(Summed):
         counts = (found & true, found & ~true, ~found & true, hit, ~hit)
         return *(count.sum() for count in counts), int(several)
 
-    def counts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _counts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return true positives, false positives and false negatives."""
         return (sums[3], sums[4], sums[4]) if sums[5] else (sums[0], sums[1], sums[2])
 
 
 class Precision(Confusion):
-    """The fraction of positive predictions that are right."""
+    """The fraction of positive predictions that are right; 0 if there are none."""
 
-    def value(self, sums: Tensor) -> Tensor:
-        """Return the value for the sums; 0 if nothing was predicted."""
-        hits, wrong, _ = self.counts(sums)
+    def _value(self, sums: Tensor) -> Tensor:
+        hits, wrong, _ = self._counts(sums)
         return hits / (hits + wrong).clamp(min=1)
 
 
 class Recall(Confusion):
-    """The fraction of positive targets that were found."""
+    """The fraction of positive targets that were found; 0 if there are none."""
 
-    def value(self, sums: Tensor) -> Tensor:
-        """Return the value for the sums; 0 if there are no positive targets."""
-        hits, _, missed = self.counts(sums)
+    def _value(self, sums: Tensor) -> Tensor:
+        hits, _, missed = self._counts(sums)
         return hits / (hits + missed).clamp(min=1)
 
 
 class F1Score(Confusion):
     """The harmonic mean of precision and recall."""
 
-    def value(self, sums: Tensor) -> Tensor:
-        """Return the value for the sums; 0 if nothing was found."""
-        hits, wrong, missed = self.counts(sums)
+    def _value(self, sums: Tensor) -> Tensor:
+        hits, wrong, missed = self._counts(sums)
         return 2 * hits / (2 * hits + wrong + missed).clamp(min=1)
 
 
@@ -277,7 +233,7 @@ class Torchmetric(PytorchMetric):
         return self.metric.compute()
 
     def compute_over_processes(self) -> Any:
-        """Return the value over the batches of all processes, which must all call this."""
+        """Return the value over the batches of all processes."""
         with self.metric.sync_context(should_sync=dist.world_size() > 1):
             self.metric._computed = None
             return self.metric.compute()

@@ -1,12 +1,11 @@
-"""`XShards`: data in shards, which Spark or this process transforms."""
+"""`XShards`: data in shards, which Spark transforms."""
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from glob import glob
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,13 @@ import numpy as np
 from stoker.core.errors import did_you_mean
 from stoker.dialects.orca.common import OrcaContext
 
-__all__ = ["SharedValue", "SparkXShards", "XShards", "read_csv", "read_json", "read_parquet"]
-
 _FRAME = "pandas.core.frame.DataFrame"
 
 
 class XShards:
     """Data in shards: arrays, dicts of arrays, pandas DataFrames, or anything else.
 
-    Args:
-        rdd: An RDD of Spark whose elements are the shards.
-        transient: Compute the shards only when they are needed, and do not cache them.
-        class_name: The type of the shards, if known.
+    The shards are the elements of an RDD of Spark. It is cached unless they are ``transient``.
     """
 
     def __init__(self, rdd: Any, transient: bool = False, class_name: str | None = None) -> None:
@@ -35,11 +29,6 @@ class XShards:
             rdd.cache()
 
     # Making them
-
-    @classmethod
-    def lazy(cls, rdd: Any, class_name: str | None = None) -> "SparkXShards":
-        """Return shards that are computed when they are needed."""
-        return SparkXShards(rdd, transient=True, class_name=class_name)
 
     @staticmethod
     def partition(data: Any, num_shards: int | None = None) -> "SparkXShards":
@@ -66,19 +55,10 @@ class XShards:
 
     # Reading them
 
-    def collect(self) -> list[Any]:
-        """Return all shards."""
-        found: list[Any] = self.rdd.collect()
-        return found
-
-    def first(self) -> Any:
-        """Return the first shard."""
-        return self.rdd.first()
-
-    def take(self, n: int) -> list[Any]:
-        """Return the first ``n`` shards."""
-        found: list[Any] = self.rdd.take(n)
-        return found
+    def __getattr__(self, name: str) -> Any:
+        if name in ("collect", "first", "take"):
+            return getattr(self.__dict__["rdd"], name)
+        raise AttributeError(f"XShards have no {name!r}{did_you_mean(name, dir(XShards))}")
 
     def num_partitions(self) -> int:
         """Return the number of partitions, each of which has any number of shards."""
@@ -90,26 +70,20 @@ class XShards:
     def __getitem__(self, key: str) -> "SparkXShards":
         return self.transform_shard(lambda shard: shard[key])
 
-    def concat_to_pdf(self, axis: int = 0) -> Any:
+    def concat_to_pdf(self) -> Any:
         """Return the rows of all shards as one pandas DataFrame."""
         self._check_frames("concat_to_pdf")
-        return import_module("pandas").concat(self.collect(), axis=axis)
+        return import_module("pandas").concat(self.collect())
 
     def head(self, n: int = 5) -> Any:
         """Return the first rows as a pandas DataFrame."""
         self._check_frames("head")
         return self.first().head(n)
 
-    def to_spark_df(self) -> Any:
-        """Return the rows of all shards as a DataFrame of Spark."""
-        return OrcaContext.get_spark_session().createDataFrame(self.concat_to_pdf())
-
     def get_schema(self) -> dict[str, Any] | None:
         """Return the columns and types of pandas shards, else None."""
-        first = self.first()
-        if not self._is_frames():
-            return None
-        return {"columns": first.columns, "dtypes": first.dtypes}
+        first = self.first() if self.is_frames() else None
+        return None if first is None else {"columns": first.columns, "dtypes": first.dtypes}
 
     def unique(self) -> Any:
         """Return the different values of shards that are pandas Series or arrays."""
@@ -124,10 +98,9 @@ class XShards:
         return SparkXShards(rdd, transient=self.is_lazy)
 
     def repartition(self, num_partitions: int) -> "SparkXShards":
-        """Return as many partitions; the rows of arrays, dicts and DataFrames are moved alone."""
-        if num_partitions <= self.num_partitions():
-            return self._of(self.rdd.coalesce(num_partitions).mapPartitions(_merged))
-        return self._of(self.rdd.flatMap(_rows).repartition(num_partitions).mapPartitions(_merged))
+        """Return the same shards in as many partitions; a shard stays in one piece."""
+        fewer = num_partitions <= self.num_partitions()
+        return self._of((self.rdd.coalesce if fewer else self.rdd.repartition)(num_partitions))
 
     def partition_by(self, cols: str, num_partitions: int | None = None) -> "SparkXShards":
         """Return pandas shards in which equal values of a column are in one shard."""
@@ -140,62 +113,15 @@ class XShards:
             return list(frame.groupby(cols, sort=False))
 
         keyed = self.rdd.flatMap(groups).partitionBy(num_partitions or self.num_partitions())
-        return self._of(keyed.values().mapPartitions(_merged))
+        return self._of(keyed.values().mapPartitions(_concatenated))
 
     def split(self) -> list["SparkXShards"]:
         """Return one object per part of shards that are lists or tuples of the same length."""
-        lengths = set(self.rdd.map(_length).collect())
-        if len(lengths) != 1 or None in lengths:
+        sized = self.rdd.map(lambda one: len(one) if isinstance(one, tuple | list) else 0)
+        lengths = set(sized.collect())
+        if len(lengths) != 1 or 0 in lengths:
             raise ValueError("split() needs shards that are lists or tuples of the same length")
-        return [self.transform_shard(_part, index) for index in range(lengths.pop())]
-
-    def zip(self, other: "XShards") -> "SparkXShards":
-        """Return pairs of the shards of two objects of the same partitions."""
-        return SparkXShards(self.rdd.zip(other.rdd), transient=self.is_lazy)
-
-    def merge(self, right: "XShards", how: str = "inner", on: Any = None) -> "SparkXShards":
-        """Join pandas shards on columns."""
-        pandas = import_module("pandas")
-        joined = pandas.merge(self.concat_to_pdf(), right.concat_to_pdf(), how=how, on=on)
-        return _divided(joined, max(1, self.num_partitions()))
-
-    def select(self, cols: str | Sequence[str]) -> "SparkXShards":
-        """Return some columns of pandas shards."""
-        self._check_frames("select")
-        names = [cols] if isinstance(cols, str) else list(cols)
-        return self.transform_shard(lambda frame: frame[names])
-
-    def sort_values(
-        self, col_names: str | Sequence[str] | None = None, ascending: bool = True
-    ) -> "SparkXShards":
-        """Return pandas shards sorted by columns, by default all."""
-        rows = self.concat_to_pdf()
-        names = list(rows.columns) if col_names is None else col_names
-        return _divided(rows.sort_values(names, ascending=ascending), self.num_partitions())
-
-    def assembleFeatureLabelCols(  # noqa: N802
-        self,
-        featureCols: Sequence[str],  # noqa: N803
-        labelCols: Sequence[str],  # noqa: N803
-    ) -> "SparkXShards":
-        """Return dicts of a matrix "x" of feature columns and a matrix "y" of label columns."""
-        self._check_frames("assembleFeatureLabelCols")
-        features, labels = list(featureCols), list(labelCols)
-        return self.transform_shard(
-            lambda frame: {"x": frame[features].to_numpy(), "y": frame[labels].to_numpy()}
-        )
-
-    # Computing them
-
-    def to_lazy(self) -> "XShards":
-        """Compute what follows only when it is needed."""
-        self.is_lazy = True
-        return self
-
-    def compute(self) -> "XShards":
-        """Compute the shards now."""
-        self.rdd.count()
-        return self
+        return [self.transform_shard(lambda one, n: one[n], n) for n in range(lengths.pop())]
 
     def cache(self) -> "XShards":
         """Keep the shards in memory."""
@@ -206,10 +132,6 @@ class XShards:
         """Release the memory of the shards."""
         self.rdd.unpersist()
         return self
-
-    def is_cached(self) -> bool:
-        """Return whether the shards are kept in memory."""
-        return bool(self.rdd.is_cached)
 
     def _of(self, rdd: Any) -> "SparkXShards":
         return SparkXShards(rdd, transient=self.is_lazy, class_name=self._class_name)
@@ -222,11 +144,12 @@ class XShards:
             )
         return self._class_name
 
-    def _is_frames(self) -> bool:
+    def is_frames(self) -> bool:
+        """Return whether the shards are pandas DataFrames."""
         return self._get_class_name() == _FRAME
 
     def _check_frames(self, method: str) -> None:
-        if not self._is_frames():
+        if not self.is_frames():
             raise TypeError(
                 f"{method}() needs shards that are pandas DataFrames, got {self._get_class_name()}"
             )
@@ -234,22 +157,6 @@ class XShards:
 
 class SparkXShards(XShards):
     """Shards that Spark transforms."""
-
-
-class SharedValue:
-    """A value that is sent to the workers of Spark once."""
-
-    def __init__(self, data: Any) -> None:
-        self.broadcast_data = OrcaContext.get_spark_context().broadcast(data)
-
-    @property
-    def value(self) -> Any:
-        """The value."""
-        return self.broadcast_data.value
-
-    def unpersist(self) -> None:
-        """Release its memory on the workers."""
-        self.broadcast_data.unpersist()
 
 
 def read_csv(file_path: str | Sequence[str], **kwargs: Any) -> SparkXShards:
@@ -262,11 +169,9 @@ def read_json(file_path: str | Sequence[str], **kwargs: Any) -> SparkXShards:
     return _read("json", file_path, kwargs)
 
 
-def read_parquet(
-    file_path: str | Sequence[str], columns: Sequence[str] | None = None, **options: Any
-) -> SparkXShards:
-    """Return Parquet files as pandas shards; options are those of ``pandas.read_parquet``."""
-    return _read("parquet", file_path, {"columns": columns, **options})
+def read_parquet(file_path: str | Sequence[str], **kwargs: Any) -> SparkXShards:
+    """Return Parquet files as pandas shards; arguments are those of ``pandas.read_parquet``."""
+    return _read("parquet", file_path, kwargs)
 
 
 def _read(kind: str, given: str | Sequence[str], options: dict[str, Any]) -> SparkXShards:
@@ -290,13 +195,6 @@ def _files(path: str) -> list[str]:
     if not found:
         raise FileNotFoundError(f"there is no file '{path}'")
     return [os.path.abspath(p) for p in found]
-
-
-def _divided(rows: Any, count: int) -> SparkXShards:
-    ends = [len(rows) * n // count for n in range(count + 1)]
-    parts = [rows.iloc[begin:end] for begin, end in pairwise(ends)]
-    context = OrcaContext.get_spark_context()
-    return SparkXShards(context.parallelize(parts, count), class_name=_FRAME)
 
 
 # What Spark's workers call
@@ -330,52 +228,10 @@ def _map(function: Callable[[Any], Any], shard: Any) -> Any:
     return function(shard)
 
 
-def _length(shard: Any) -> int | None:
-    return len(shard) if isinstance(shard, tuple | list) else None
-
-
-def _part(shard: Any, index: int) -> Any:
-    return shard[index]
-
-
-def _rows(shard: Any) -> Iterable[Any]:
-    """Return the rows of a shard as shards of one row."""
-    if _is_frame(shard):
-        return [shard.iloc[n : n + 1] for n in range(len(shard))]
-    if isinstance(shard, list):
-        return [[one] for one in shard]
-    arrays = list(_leaves(shard))
-    if not all(hasattr(array, "shape") and array.shape for array in arrays):
-        return [shard]
-    return [_map(partial(_row, n), shard) for n in range(len(arrays[0]))]
-
-
-def _row(number: int, array: Any) -> Any:
-    return array[number : number + 1]
-
-
 def _share(count: int, number: int, array: Any) -> Any:
     return np.array_split(array, count)[number]
 
 
-def _merged(shards: Iterable[Any]) -> list[Any]:
-    """Return the shards of a partition as one, if they have rows."""
-    found = list(shards)
-    if len(found) < 2:
-        return found
-    if _is_frame(found[0]):
-        return [import_module("pandas").concat(found)]
-    if isinstance(found[0], list):
-        return [reduce(lambda a, b: a + b, found)]
-    if not all(hasattr(array, "shape") and array.shape for array in _leaves(found[0])):
-        return found
-    return [_joined(found)]
-
-
-def _joined(shards: list[Any]) -> Any:
-    first = shards[0]
-    if isinstance(first, Mapping):
-        return {key: _joined([shard[key] for shard in shards]) for key in first}
-    if isinstance(first, tuple | list):
-        return type(first)([_joined(list(parts)) for parts in zip(*shards, strict=True)])
-    return np.concatenate(shards)
+def _concatenated(frames: Iterable[Any]) -> list[Any]:
+    found = list(frames)
+    return [import_module("pandas").concat(found)] if found else []

@@ -9,26 +9,24 @@ import torch
 from torch import nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
+from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.storage import atomic_file, explain_write_errors
 
 
 def write(path: Path, value: Any) -> None:
-    """Write a state or a model with `torch.save`; an existing file is replaced at once."""
+    """Write a state or a model with `torch.save`, on the first rank."""
     if path.is_dir():
         raise ValueError(f"'{path}' is a folder, expected the path of a file, such as model.pth")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with explain_write_errors(path), atomic_file(path) as temporary:
-        torch.save(value, temporary)
+    if dist.is_main():
+        with explain_write_errors(path), atomic_file(path) as temporary:
+            torch.save(value, temporary)
 
 
 def read(path: Path) -> Any:
     """Return the state or the model of a file, without running code of the file.
 
-    A model is built from classes that are already imported here.
-
-    Raises:
-        CheckpointError: it is no such file, or it needs a class that is not imported.
+    A model is built from classes that are already imported here, or rejected.
     """
     try:
         names = get_unsafe_globals_in_checkpoint(str(path))

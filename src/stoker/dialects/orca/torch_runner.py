@@ -124,8 +124,7 @@ class TorchRunner:
         state = self.get_state_dict()
         if save_weights_only:
             state = {name: state[name] for name in ("epoch", "models")}
-        if dist.is_main():
-            state_file.write(local_path(filepath), state)
+        state_file.write(local_path(filepath), state)
         return str(filepath)
 
     # The pocket

@@ -1,9 +1,10 @@
 """Run the work of an estimator, locally or in every process of a job."""
 
 import logging
+import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
 from inspect import isclass, signature
@@ -21,7 +22,7 @@ from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
 from stoker.dialects.orca.loaders import loader_of
 from stoker.dialects.orca.metrics import metrics_of_run
 from stoker.dialects.orca.model_checkpoint import ModelCheckpoint
-from stoker.dialects.orca.own_stats import OwnStats
+from stoker.dialects.orca.stats import OwnStats
 from stoker.dialects.orca.torch_runner import TorchRunner
 from stoker.rundir import files
 
@@ -77,24 +78,18 @@ class Job:
     batch_size: int
     callbacks: Sequence[Callback]
     folder: str
-    keeps: bool
-    """Whether to keep the folder after the estimator is shut down."""
-    at: str | None = None
-    """The checkpoint to resume from, or None for the newest of the folder."""
-    weights: str | None = None
-    """Initial weights."""
+    keeps: bool  # whether to keep the folder after the estimator is shut down
+    at: str | None = None  # the checkpoint to resume from, or None for the newest of the folder
+    weights: str | None = None  # initial weights
     validation: Any = None
     epochs: int | None = None
     max_steps: int | None = None
     limit: int | None = None
     profile: bool = False
     bar: bool = False
-    per_worker: bool = False
-    """Whether the stats of each worker are asked for,"""
-    synced: bool = True
-    """with losses and metrics over all of them."""
-    serialized: bool = False
-    """Whether the workers of a machine call data creators one after another."""
+    per_worker: bool = False  # the stats of each worker are asked for,
+    synced: bool = True  # with losses and metrics over all of them
+    serialized: bool = False  # the workers of a machine call data creators one after another
     log_level: int = logging.INFO
 
 
@@ -172,7 +167,7 @@ def _run(
         results = watch.evaluation(trainer.evaluate(loader, limit_batches=job.limit))
         if own is None:
             return Done(result=results)
-        return Done(result=own.of_all_workers(own.evaluation(results)))
+        return Done(result=dist.all_gather_object(own.evaluation(results)))
     runner.train_loader = loader
     if job.validation is not None:
         runner.val_loader = _loader(job, job.validation, trainer.engine.model, "validate")
@@ -185,22 +180,14 @@ def _run(
     )
     rows: list[Any] = watch.rows
     if own is not None:
-        rows = [list(row) for row in zip(*own.of_all_workers(own.rows), strict=True)]
+        rows = [list(row) for row in zip(*dist.all_gather_object(own.rows), strict=True)]
     return Done(rows, stop_reason=history.stop_reason)
 
 
 def _loader(job: Job, data: Any, model: nn.Module, task: str) -> Any:
     size = max(1, job.batch_size // dist.world_size())
-    with _one_by_one(job.serialized):
+    lock = Path(tempfile.gettempdir()) / f".orcadata-{os.getuid()}.lock"
+    with lock.open("w") if job.serialized else nullcontext() as file:
+        if file is not None:
+            flock(file, LOCK_EX)
         return loader_of(data, job.parts.config, size, model, task=task)
-
-
-@contextmanager
-def _one_by_one(serialized: bool) -> Iterator[None]:
-    """Let the processes of this machine run the block one after another, if asked for."""
-    if not serialized:
-        yield
-        return
-    with (Path(tempfile.gettempdir()) / ".orcadata.lock").open("w") as file:
-        flock(file, LOCK_EX)
-        yield
