@@ -136,34 +136,63 @@ def test_each_part_of_the_owner_is_replaced_alone():
     assert same_bits(before, estimator.get_model())
 
 
+class RateByHand(MainCallBack):
+    """Sets the rate from the epoch and the batch, and records when, and which rate was used."""
+
+    def __init__(self):
+        self.set, self.points = [], []
+
+    def on_iter_backward(self, runner):
+        self.points.append(runner.optimizer.param_groups[0]["lr"])
+        super().on_iter_backward(runner)
+
+    def before_val_epoch(self, runner):
+        self.points.append("validation")
+
+    def on_lr_adjust(self, runner):
+        rate = 0.1 / (1 + 4 * runner.epochs + runner.batch_idx)
+        self.set.append((runner.epochs, runner.batch_idx))
+        self.points.append(f"set {rate}")
+        for group in runner.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+
+def plain_sgd(model, config):
+    return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
 @pytest.mark.row("O06")
-def test_a_learning_rate_set_by_hand_reads_batch_idx_and_holds_for_the_next_update():
-    class ByHand(MainCallBack):
-        warmup, initial, size = 1, 0.1, 4
-
-        def __init__(self):
-            self.set, self.used = [], []
-
-        def before_train_iter(self, runner):
-            self.used.append(runner.optimizer.param_groups[0]["lr"])
-
-        def on_lr_adjust(self, runner):
-            rate = self.initial
-            if runner.epochs < self.warmup:
-                rate *= (runner.batch_idx + 1) / self.size
-            self.set.append((runner.batch_idx, rate))
-            for group in runner.optimizer.param_groups:
-                group["lr"] = rate
-            return rate
-
-    owner = ByHand()
-    estimator = tasks.estimator(scheduler_step_freq="batch")
+def test_a_learning_rate_set_by_hand_reads_batch_and_epoch_and_holds_for_the_next_update():
+    owner, parts = RateByHand(), {"model": tasks.seeded, "optimizer": plain_sgd}
+    estimator = tasks.estimator(scheduler_step_freq="batch", **parts)
     estimator.fit(tasks.train, 2, batch_size=25, callbacks=[owner])
-    assert [index for index, _ in owner.set] == [0, 1, 2, 3] * 2
-    assert owner.used[1:] == [rate for _, rate in owner.set][:-1]
-    owner = ByHand()
-    tasks.estimator().fit(tasks.train, 2, batch_size=25, callbacks=[owner])
-    assert [index for index, _ in owner.set] == [3, 3]
+    assert owner.set == [(epoch, batch) for epoch in (0, 1) for batch in range(4)]
+    rates = [0.1, *(0.1 / (1 + 4 * epoch + batch) for epoch, batch in owner.set)]
+    used = [point for point in owner.points if isinstance(point, float)]
+    assert used == rates[:-1]
+    model, loader, step = tasks.seeded({}), tasks.train({}, 25), iter(rates)
+    for x, y in [batch for _ in range(2) for batch in loader]:
+        gradients = torch.autograd.grad(
+            nn.functional.cross_entropy(model(x), y), list(model.parameters())
+        )
+        rate = next(step)
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.add_(gradient, alpha=-rate)
+    assert same_bits(model, estimator.get_model())
+
+
+@pytest.mark.row("O06")
+def test_a_learning_rate_set_by_hand_per_epoch_is_set_once_and_before_the_validation():
+    owner = RateByHand()
+    estimator = tasks.estimator(model=tasks.seeded, optimizer=plain_sgd)
+    estimator.fit(tasks.train, 2, batch_size=50, validation_data=tasks.val, callbacks=[owner])
+    assert owner.set == [(0, 1), (1, 1)]
+    first, second = 0.1 / 2, 0.1 / 6
+    assert owner.points == [
+        0.1, 0.1, f"set {first}", "validation", first, first, f"set {second}", "validation"
+    ]  # fmt: skip
 
 
 @pytest.mark.row("O06")
@@ -336,24 +365,75 @@ def test_max_steps_overrides_epochs_and_counts_from_the_beginning(tmp_path):
 
 @pytest.mark.row("O12")
 def test_fit_returns_the_stats_of_each_epoch_and_means_are_over_samples():
-    estimator = tasks.estimator(config={"rows": 90, "lr": 0.0})
-    rows = estimator.fit(tasks.train, 2, batch_size=40, validation_data=tasks.val, profile=True)
-    assert [row["epoch"] for row in rows] == [1, 2]
-    assert [row["batch_count"] for row in rows] == [3, 3]
-    assert [row["num_samples"] for row in rows] == [90, 90]
-    assert rows[0].keys() >= {
-        "train_loss", "last_train_loss", "val_loss", "val_Accuracy", "val_num_samples"
-    }  # fmt: skip
-    assert set(rows[0]["profile"]) == {"mean_fwd_s", "mean_bwd_s", "mean_train_epoch_s"}
-    model = estimator.get_model().eval()
+    estimator = tasks.estimator(model=tasks.seeded, config={"rows": 90, "lr": 0.0})
+    rows = estimator.fit(tasks.train, 2, batch_size=40, validation_data=tasks.val)
+    names = ("epoch", "batch_count", "num_samples", "val_num_samples")
+    assert [[row[name] for name in names] for row in rows] == [[1, 3, 90, 50], [2, 3, 90, 50]]
+    expected = {"train_loss", "last_train_loss", "val_loss", "val_accuracy"}
+    assert all(row.keys() == {*names, *expected} for row in rows)
+    model, loss = tasks.seeded({}), nn.functional.cross_entropy
     x, y = torch.from_numpy(tasks.X[:50]), torch.from_numpy(tasks.Y[:50])
     with torch.no_grad():
-        expected = nn.functional.cross_entropy(model(x), y)
-    assert rows[1]["val_loss"] == pytest.approx(float(expected), rel=1e-6)
-    assert estimator.evaluate(tasks.val, batch_size=7)["val_loss"] == pytest.approx(
-        rows[1]["val_loss"], rel=1e-6
-    )
-    assert estimator.evaluate(tasks.val, batch_size=7, num_steps=2)["val_num_samples"] == 14
+        losses = [(float(loss(model(a), b)), len(b)) for a, b in tasks.train({"rows": 90}, 40)]
+        val_loss, hits = float(loss(model(x), y)), (model(x).argmax(1) == y).sum()
+    assert [size for _, size in losses] == [40, 40, 10]
+    mean = sum(one * size for one, size in losses) / 90
+    assert [row["train_loss"] for row in rows] == pytest.approx([mean, mean], rel=1e-6)
+    assert rows[0]["last_train_loss"] == pytest.approx(losses[-1][0], rel=1e-6)
+    assert [row["val_loss"] for row in rows] == pytest.approx([val_loss, val_loss], rel=1e-6)
+    assert [row["val_accuracy"].item() for row in rows] == [float(hits) / 50] * 2
+    (row,) = estimator.fit(tasks.train, batch_size=40)
+    assert row.keys() == {*names[:3], "train_loss", "last_train_loss"}
+
+
+def test_an_evaluation_has_the_names_of_orca_and_finds_others():
+    estimator = tasks.estimator(model=tasks.seeded)
+    found = estimator.evaluate(tasks.val, batch_size=7)
+    assert list(found) == ["Accuracy", "val_loss", "num_samples"]
+    assert isinstance(found["Accuracy"], torch.Tensor)
+    assert found["val_Accuracy"] is found["accuracy"] is found["Accuracy"]
+    assert found["val_num_samples"] == found["num_samples"] == 50
+    with pytest.raises(KeyError, match="did you mean 'Accuracy'"):
+        found["Acuracy"]
+    assert estimator.evaluate(tasks.val, batch_size=7, num_steps=2)["num_samples"] == 14
+
+
+def test_a_profile_has_mean_seconds():
+    estimator = tasks.estimator()
+    (row,) = estimator.fit(tasks.train, validation_data=tasks.val, profile=True)
+    validation = {"mean_validation_s", "mean_eval_fwd_s"}
+    training = {"mean_fwd_s", "mean_bwd_s", "mean_train_epoch_s"}
+    assert row["profile"].keys() == training | validation
+    found = estimator.evaluate(tasks.val, profile=True)["profile"]
+    assert found.keys() == validation
+    assert found["mean_validation_s"] >= found["mean_eval_fwd_s"] > 0
+
+
+def test_the_stats_of_each_worker_are_a_list():
+    estimator = tasks.estimator(model=tasks.seeded, config={"lr": 0.0})
+    data = {"validation_data": tasks.val, "batch_size": 40}
+    (row,) = estimator.fit(tasks.train, **data)
+    ((own,),) = estimator.fit(tasks.train, reduce_results=False, **data)
+    for name in ("batch_count", "num_samples", "val_num_samples"):
+        assert own[name] == row[name]
+    for name in ("train_loss", "val_loss", "val_accuracy"):
+        assert float(own[name]) == pytest.approx(float(row[name]), rel=1e-6)
+    (own,) = estimator.evaluate(tasks.val, reduce_results=False)
+    assert own["Accuracy"] == estimator.evaluate(tasks.val)["Accuracy"]
+
+
+def test_stats_of_workers_become_one_by_their_samples():
+    from stoker.dialects.orca.learn.pytorch.utils import process_stats
+
+    workers = [
+        {"num_samples": 3, "val_loss": 1.0, "Accuracy": torch.tensor(0.5), "profile": {"a": 1.0}},
+        {"num_samples": 1, "val_loss": 2.0, "Accuracy": torch.tensor(1.0), "profile": {"a": 3.0}},
+    ]
+    found = process_stats(workers)
+    assert found["num_samples"] == 4
+    assert found["val_loss"] == 1.25
+    assert found["Accuracy"].item() == 0.625
+    assert found["profile"] == {"a": 2.0}
 
 
 @pytest.mark.row("O14")
@@ -396,7 +476,7 @@ def test_predict_keeps_shapes_and_the_order_of_the_data(form):
 @pytest.mark.row("O16")
 def test_without_optimizer_and_loss_one_can_look_and_fit_is_refused_before_data_is_read():
     estimator = Estimator.from_torch(model=tasks.model, backend="local", metrics=Accuracy())
-    assert estimator.evaluate(tasks.val).keys() == {"val_Accuracy", "val_num_samples"}
+    assert estimator.evaluate(tasks.val).keys() == {"Accuracy", "num_samples"}
     assert estimator.predict({"x": tasks.X[:3]})["prediction"].shape == (3, 10)
     with pytest.raises(ValueError, match="fit\\(\\) needs an optimizer"):
         estimator.fit(lambda config, batch_size: pytest.fail("data was read"))
@@ -480,9 +560,8 @@ def test_other_metrics_have_their_names():
     ("options", "said"),
     [
         ({"backend": "sprak"}, "did you mean 'spark'"),
-        ({"backend": "horovod"}, "got 'horovod'"),
+        ({"config": {"batch_size": 3}}, "has a batch_size"),
         ({"scheduler_step_freq": "step"}, "'epoch' or 'batch'"),
-        ({"sync_stats": False}, "cannot be turned off"),
         ({"workers_per_node": 0}, "integer of at least 1"),
     ],
 )
@@ -501,10 +580,9 @@ def test_bad_arguments_of_calls_are_refused():
         (lambda: estimator.fit({"X": 1}), "expected 'x' and 'y'"),
         (lambda: estimator.fit(tasks.train, batch_size=0), "batch_size"),
         (lambda: estimator.fit(tasks.train, epochs=-1), "epochs"),
-        (lambda: estimator.fit(tasks.train, reduce_results=False), "reduce_results"),
-        (lambda: estimator.evaluate(tasks.val, profile=True), "profile"),
         (lambda: estimator.predict(tasks.val, output_cols=["a"]), "feature_cols"),
-        (lambda: estimator.save("x", entire=True), "pickle"),
+        (lambda: estimator.save("."), "is a folder"),
+        (lambda: Estimator.from_torch(backend="local").get_model(), "has no model"),
     ):
         with pytest.raises(ValueError, match=said):
             call()

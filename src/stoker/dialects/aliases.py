@@ -11,6 +11,7 @@ from types import ModuleType
 HOMES = {
     "colossalai": "stoker.dialects.colossalai",
     "libai": "stoker.dialects.libai",
+    "bigdl.dllib": "stoker.dialects.orca.dllib",
     "bigdl.orca": "stoker.dialects.orca",
     "towhee": "stoker.dialects.towhee",
 }

@@ -8,11 +8,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
-from stoker.dialects.orca.learn.metrics import Accuracy
+from stoker.dialects.orca.learn.metrics import MSE, Accuracy
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from stoker.dialects.orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
+from stoker.dialects.orca.loaders import Columns, Partitions
 
 X, Y = load_digits(return_X_y=True)
 X, Y = (X[:200] / 16).astype(np.float32), Y[:200]
@@ -166,3 +167,27 @@ def trained_by_hand(hand):
 def seeded(config):
     torch.manual_seed(0)
     return nn.Linear(64, 10)
+
+
+def one_weight(config):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    return model
+
+
+def of_two_partitions(synced, rate, rows=(4, 4)):
+    """In a process of the pool: train on zeros in one partition and on ones in the other."""
+    parts = [Columns(torch.full((n, 1), float(i)), torch.zeros(n, 1)) for i, n in enumerate(rows)]
+    data = Partitions(parts, [[n] for n in rows])
+    found = estimator(
+        model=one_weight,
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=config["lr"]),
+        loss=nn.MSELoss(),
+        metrics=[MSE()],
+        config={"lr": rate, "shuffle": False},
+        sync_stats=synced,
+    )
+    epochs = found.fit(data, 2, batch_size=8, validation_data=data, reduce_results=False)
+    judged = found.evaluate(data, batch_size=8, reduce_results=False)
+    outputs = found.predict(data, batch_size=3)
+    return epochs, judged, outputs, found.get_model().weight.item()

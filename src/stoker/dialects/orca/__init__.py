@@ -6,6 +6,18 @@ from stoker.dialects.orca.common import OrcaContext, init_orca_context, stop_orc
 arrange(
     __name__,
     {
+        "data": "shards",
+        "data.file": "helpers",
+        "data.image": "",
+        "data.image.utils": "helpers",
+        "data.pandas": "shards",
+        "data.pandas.preprocessing": "shards",
+        "data.shard": "shards",
+        "dllib": "",
+        "dllib.nncontext": "common",
+        "dllib.utils": "",
+        "dllib.utils.file_utils": "helpers",
+        "dllib.utils.log4Error": "helpers",
         "learn": "",
         "learn.metrics": "metrics",
         "learn.pytorch": "estimator",
@@ -18,7 +30,10 @@ arrange(
         "learn.pytorch.callbacks.tqdm": "callbacks",
         "learn.pytorch.callbacks.wandb": "callbacks",
         "learn.pytorch.estimator": "estimator",
+        "learn.pytorch.pytorch_metrics": "pytorch_metrics",
         "learn.pytorch.torch_runner": "torch_runner",
+        "learn.pytorch.utils": "stats",
+        "learn.trigger": "helpers",
     },
 )
 

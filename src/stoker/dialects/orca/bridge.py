@@ -1,9 +1,13 @@
 """Run Orca's `MainCallback` as a `Step` and its callbacks as hooks."""
 
 import math
+from collections.abc import Mapping
+from inspect import signature
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from stoker import Engine, Hook, Output, Priority, Run, Step
@@ -11,7 +15,9 @@ from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.orca.callbacks import Callback, MainCallback
-from stoker.dialects.orca.torch_runner import TorchRunner, renamed
+from stoker.dialects.orca.metrics import MetricOfRun
+from stoker.dialects.orca.stats import Stats, Timers
+from stoker.dialects.orca.torch_runner import TorchRunner
 
 _log = get_logger()
 
@@ -40,7 +46,10 @@ class OwnerStep(Step):
     def __init__(self, owner: MainCallback, runner: TorchRunner) -> None:
         self._owner, self._runner = owner, runner
         self.__name__ = self.stands_for = type(owner).__name__
-        self.forward_s = self.backward_s = 0.0
+        if overridden(owner, MainCallback, ("on_iter_forward", "on_train_forward")):
+            # its outputs need not be those that the criterion got
+            self.owns = self.owns | {"forward"}  # type: ignore[misc]
+        self.timers = Timers()
 
     def train(self, run: Run) -> bool | None:
         """Run forward and backward, and adjust the rate if it changes per update."""
@@ -54,8 +63,8 @@ class OwnerStep(Step):
         loss, runner.loss = runner.loss, shared_loss(run, runner.loss)
         owner.on_iter_backward(runner)
         runner.loss = output.loss = loss
-        self.forward_s += between - began
-        self.backward_s += perf_counter() - between
+        self.timers.add("fwd", between - began)
+        self.timers.add("bwd", perf_counter() - between)
         if engine.lr_step == "step":
             owner.on_lr_adjust(runner)
         return None
@@ -70,14 +79,27 @@ class OwnerStep(Step):
     def val_forward(self, engine: Engine, batch: Any) -> Output:
         """Run one validation batch."""
         self._runner.batch = batch
+        began = perf_counter()
         self._owner.on_val_forward(self._runner)
+        self.timers.add("eval_fwd", perf_counter() - began)
         return self._runner.result(self._owner, "val")
 
     def predict(self, engine: Engine, batch: Any) -> Any:
         """Run one prediction batch."""
         self._runner.batch = batch
+        began = perf_counter()
         self._owner.on_pred_forward(self._runner)
-        return self._runner.result(self._owner, "pred").outputs
+        self.timers.add("pred_fwd", perf_counter() - began)
+        return as_tensors(self._runner.result(self._owner, "pred").outputs)
+
+
+def as_tensors(outputs: Any) -> Any:
+    """Return what a forward has set as a tree of tensors; it may hold arrays."""
+    if isinstance(outputs, Mapping):
+        return {key: as_tensors(value) for key, value in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        return type(outputs)([as_tensors(value) for value in outputs])
+    return torch.from_numpy(outputs) if isinstance(outputs, np.ndarray) else outputs
 
 
 def shared_loss(run: Run, loss: Tensor) -> Tensor:
@@ -93,13 +115,27 @@ def shared_loss(run: Run, loss: Tensor) -> Tensor:
 
 def adapted(callback: Callback, runner: TorchRunner, name: str) -> Adapter:
     """Call a callback at the points that it overrides."""
-    hook = Adapter(callback, name)
+    hook, skipped = Adapter(callback, name), _methods_of_2_1(callback)
+    if skipped:
+        _log.warning(
+            f"{type(callback).__name__}.{skipped[0]} is for Orca 2.1 and is not called since 2.2: "
+            "override after_train_epoch(runner) and read runner.epoch_stats"
+        )
     for point, names in POINTS.items():
-        own = overridden(callback, Callback, names)
+        own = [one for one in overridden(callback, Callback, names) if one not in skipped]
         if own:
             in_fit_alone = point in ("before_run", "after_run")
-            hook.place(own[0], point, _call(getattr(callback, names[0]), runner, in_fit_alone))
+            hook.place(own[0], point, _call(getattr(callback, own[0]), runner, in_fit_alone))
     return hook
+
+
+def _methods_of_2_1(callback: Callback) -> list[str]:
+    """Return the methods that take an epoch or a batch instead of the runner."""
+    gone = [f"on_{what}_{end}" for what in ("train", "batch") for end in ("begin", "end")]
+    changed = [f"on_epoch_{end}" for end in ("begin", "end")]
+    return [name for name in gone if hasattr(callback, name)] + [
+        name for name in changed if "epoch" in signature(getattr(callback, name)).parameters
+    ]
 
 
 def _call(method: Any, runner: TorchRunner, in_fit_alone: bool) -> Any:
@@ -114,13 +150,16 @@ class RunnerHook(Hook):
     priority = Priority.NORMAL - 1
     same_on_all_ranks = True
 
-    def __init__(self, runner: TorchRunner, step: OwnerStep, *, profile: bool) -> None:
+    def __init__(
+        self, runner: TorchRunner, step: OwnerStep, metrics: Mapping[str, Any], *, profile: bool
+    ) -> None:
         self.name = "TorchRunner"
-        self._runner, self._step, self._profile = runner, step, profile
-        self.rows: list[dict[str, Any]] = []
+        self._runner, self._timers, self._profile = runner, step.timers, profile
+        self._metrics = metrics
+        self.rows: list[Stats] = []
         self._samples = 0
         self._last: tuple[Any, float] = (0.0, 0.0)  # the loss of the last batch, and its weight
-        self._began = self._val_samples = 0.0
+        self._val_samples = 0.0
 
     def attach(self, run: Run) -> None:
         """Attach the run to the runner."""
@@ -128,8 +167,12 @@ class RunnerHook(Hook):
 
     def before_epoch(self, run: Run) -> None:
         """Discard the stats of the last epoch."""
-        self._runner.epoch_stats, self._samples = {}, run.samples
-        self._began, self._step.forward_s, self._step.backward_s = perf_counter(), 0.0, 0.0
+        self._runner.epoch_stats, self._samples = Stats(), run.samples
+        self._timers.clear()
+
+    def after_train_epoch(self, run: Run) -> None:
+        """Stop the clock of training."""
+        self._timers.add("train_epoch")
 
     def before_step(self, run: Run) -> None:
         """Begin an iteration."""
@@ -145,6 +188,8 @@ class RunnerHook(Hook):
     def before_val(self, run: Run) -> None:
         """Begin a validation."""
         self._val_samples = 0
+        if run.task == "evaluate":
+            self._timers.clear()
 
     def before_val_step(self, run: Run) -> None:
         """Begin a validation batch."""
@@ -155,41 +200,52 @@ class RunnerHook(Hook):
         """Count the samples over all processes."""
         self._val_samples = int(dist.all_reduce_sum(self._val_samples)[0])
         run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
+        self._timers.add("validation")
 
     def after_epoch(self, run: Run) -> None:
         """Compute the stats of the epoch."""
         assert run.feeder is not None
         count = int(dist.all_reduce_max(run.feeder.position.batches)[0])
-        row: dict[str, Any] = {
-            "epoch": run.current_epoch,
-            "batch_count": count,
-            "num_samples": run.samples - self._samples,
-            **renamed(run.metrics),
-        }
+        row = Stats(epoch=run.current_epoch, batch_count=count)
+        row |= {"num_samples": run.samples - self._samples}
+        row |= Stats.of_epoch(run.metrics, self._curves())
         total, weight = dist.all_reduce_sum(float(self._last[0]) * self._last[1], self._last[1])
         row["last_train_loss"] = total / weight if weight else math.nan
-        if self._profile:
-            row["profile"] = {
-                "mean_fwd_s": self._step.forward_s / max(1, count),
-                "mean_bwd_s": self._step.backward_s / max(1, count),
-                "mean_train_epoch_s": perf_counter() - self._began,
-            }
+        row |= self._profiled()
         self.rows = [r for r in self.rows if r["epoch"] != row["epoch"]] + [row]
         self._runner.epoch_stats = row
-        _log.info(f"Finished training epoch {row['epoch']}, stats averaged over workers: {row}")
+        shown = {n: float(v) if isinstance(v, Tensor) else v for n, v in _plain(row).items()}
+        _log.info(f"Finished training epoch {row['epoch']}, stats averaged over workers: {shown}")
+
+    def evaluation(self, results: Mapping[str, float]) -> Stats:
+        """Return the results of an evaluation."""
+        return Stats(Stats.of_evaluation(results, self._curves()) | self._profiled())
+
+    def _curves(self) -> dict[str, Any]:
+        found = {n: m.value for n, m in self._metrics.items() if isinstance(m, MetricOfRun)}
+        return {name: v for name, v in found.items() if isinstance(v, tuple | list | dict)}
+
+    def _profiled(self) -> dict[str, Any]:
+        return {"profile": self._timers.means()} if self._profile else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the stats so far and the stored plain values."""
         plain = (int, float, str, bool, Tensor)
         kept = {key: v for key, v in self._runner.pocket.items() if isinstance(v, plain)}
         last = [float(self._last[0]), self._last[1]]
-        return {"rows": self.rows, "samples": self._samples, "last": last, "pocket": kept}
+        rows = [_plain(row) for row in self.rows]
+        return {"rows": rows, "samples": self._samples, "last": last, "pocket": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the stats and the stored values."""
-        self.rows, self._samples = list(state["rows"]), state["samples"]
+        self.rows, self._samples = [Stats(row) for row in state["rows"]], state["samples"]
         self._last = state["last"][0], state["last"][1]
         self._runner.pocket.update(state["pocket"])
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stats of an epoch without curves, as they are saved in a checkpoint."""
+    return {name: value for name, value in row.items() if not isinstance(value, tuple | list)}
 
 
 class DropHook(Hook):

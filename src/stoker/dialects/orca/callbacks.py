@@ -76,22 +76,9 @@ class Callback:
     after_val_iter = after_pred_iter = after_train_iter
 
     def on_run_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_run``."""
+        """The older spelling of ``before_run``, as ``on_run_end`` is that of ``after_run``."""
 
-    def on_run_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_run``."""
-
-    def on_epoch_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_epoch``."""
-
-    def on_epoch_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_epoch``."""
-
-    def on_iter_begin(self, runner: TorchRunner) -> None:
-        """The older spelling of ``before_iter``."""
-
-    def on_iter_end(self, runner: TorchRunner) -> None:
-        """The older spelling of ``after_iter``."""
+    on_run_end = on_epoch_begin = on_epoch_end = on_iter_begin = on_iter_end = on_run_begin
 
     def every_n_iter(self, runner: TorchRunner, n: int) -> bool:
         """Return whether a multiple of ``n`` updates is finished; False if ``n`` < 1."""
@@ -125,7 +112,7 @@ class MainCallback(Callback):
             if loss is not None:
                 runner.loss = loss
             return
-        features, runner.target = batch if len(batch) == 2 else (tuple(batch[:-1]), batch[-1])
+        *features, runner.target = batch
         output = runner.output = call_model(runner.engine, features)
         outputs = output if isinstance(output, tuple | list) else (output,)
         targets = runner.target if isinstance(runner.target, tuple | list) else (runner.target,)
@@ -168,7 +155,7 @@ def taken(runner: TorchRunner, batch: Any) -> Any:
         try:
             signature(runner.engine.model.forward).bind(*batch)
         except TypeError:
-            return batch[0] if len(batch) == 2 else tuple(batch[:-1])
+            return batch[:-1]
     return batch
 
 

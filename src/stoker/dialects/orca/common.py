@@ -10,28 +10,48 @@ from typing import Any, Literal
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 
-__all__ = ["OrcaContext", "init_orca_context", "stop_orca_context"]
-
 _log = get_logger()
 _RUNTIMES = ("spark", "ray")
 
 
-class OrcaContext:
-    """The session or cluster that `init_orca_context` started."""
+class _Settings(type):
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if not hasattr(cls, name):
+            near = did_you_mean(name, [n for n in dir(cls) if n[:2] != "__"])
+            raise AttributeError(f"OrcaContext has no setting {name!r}{near}")
+        super().__setattr__(name, value)
+
+
+class OrcaContext(metaclass=_Settings):
+    """The session or cluster that `init_orca_context` started, and settings.
+
+    With ``serialize_data_creator`` the workers of a machine call data creators one by one, with
+    ``log_output`` Spark's warnings are shown. The others say how Orca moves data, and change no
+    result here: pandas reads all files.
+    """
 
     session: Any = None
     runtime: str | None = None
     num_nodes: int = 1
+    cores: int = 2
+    pandas_read_backend = "spark"
+    _shard_size: int | None = None
+    _eager_mode = True
+    serialize_data_creator = False
+    log_output = False
 
     @classmethod
     def get_spark_session(cls) -> Any:
         """Return the active Spark session."""
-        if cls.session is None:
+        session = cls.session
+        if session is None and find_spec("pyspark") is not None:
+            session = import_module("pyspark.sql").SparkSession.getActiveSession()
+        if session is None:
             raise RuntimeError(
                 "there is no Spark session: call init_orca_context(runtime='spark') first, with "
                 "PySpark installed"
             )
-        return cls.session
+        return session
 
     @classmethod
     def get_spark_context(cls) -> Any:
@@ -42,69 +62,118 @@ class OrcaContext:
 def init_orca_context(
     cluster_mode: str | None = None,
     runtime: Literal["spark", "ray"] = "spark",
-    cores: int = 2,
+    cores: int | str | None = None,
     memory: str = "2g",
     num_nodes: int = 1,
+    init_ray_on_spark: bool = False,
     conf: Mapping[str, str] | None = None,
     address: str | None = None,
+    master: str | None = None,
+    spark_log_level: str | None = None,
 ) -> Any:
     """Start a Spark session, or join or start a Ray cluster; return the SparkContext or None.
 
-    The ``cluster_mode`` is "local", or what Spark takes as its master; "spark-submit" and None
-    leave that to the environment. An estimator counts ``workers_per_node`` on ``num_nodes``.
-    ``address`` is of Ray, ``conf`` further settings of Spark. Without PySpark a context "local"
-    starts nothing and is None: the backend "local" needs none.
+    The ``cluster_mode`` is "local", "yarn-client", "k8s-client" or "standalone" with a ``master``,
+    or what Spark takes as its master; "spark-submit", "bigdl-submit" and None leave that to the
+    environment. An estimator counts ``workers_per_node`` on ``num_nodes``. ``address`` is of Ray,
+    ``conf`` further settings of Spark. Without PySpark a context "local" starts nothing and is
+    None: the backend "local" needs none. A context that is open is returned.
     """
     if runtime not in _RUNTIMES:
         near = did_you_mean(str(runtime), _RUNTIMES)
         raise ValueError(f"runtime is 'spark' or 'ray', got {runtime!r}{near}")
+    count = int(cores) if cores not in (None, "*") else (os.cpu_count() or 2)
     if OrcaContext.runtime is not None:
-        raise RuntimeError(
-            f"a context is open already, on {OrcaContext.runtime}: call stop_orca_context() first"
-        )
-    if runtime == "ray":
+        _check_open(runtime)
+    elif runtime == "ray":
         if conf is not None:
             raise ValueError("conf is about Spark; on Ray give an address, or nothing")
-        _start_ray(cores, address)
+        _start_ray(count, address)
     elif address is not None:
         raise ValueError("address is about Ray; on Spark the cluster_mode is the master")
     elif find_spec("pyspark") is not None:
-        OrcaContext.session = _start_spark(cluster_mode, cores, memory, conf or {})
+        settings = {
+            "spark.driver.memory": memory,
+            "spark.executor.memory": memory,
+            "spark.ui.showConsoleProgress": "false",
+        }
+        found = _master(cluster_mode, count, num_nodes, settings, master)
+        level = spark_log_level or ("WARN" if OrcaContext.log_output else "OFF")
+        OrcaContext.session = _start_spark(found, settings | dict(conf or {}), level)
     elif cluster_mode in (None, "local"):
         _log.info("PySpark is not installed: the context is empty, which suits backend='local'")
     else:
         raise ImportError("to run on Spark, PySpark is needed: pip install 'stoker[spark]'")
-    OrcaContext.runtime, OrcaContext.num_nodes = runtime, num_nodes
+    OrcaContext.runtime, OrcaContext.num_nodes, OrcaContext.cores = runtime, num_nodes, count
+    if init_ray_on_spark:
+        start_ray_on_spark(count)
     return OrcaContext.session.sparkContext if OrcaContext.session is not None else None
+
+
+def _check_open(runtime: str) -> None:
+    if OrcaContext.runtime != runtime:
+        raise RuntimeError(
+            f"a context is open already, on {OrcaContext.runtime}: call stop_orca_context() first"
+        )
+    _log.warning(f"a context is open already, on {runtime}: it is used as it is")
+
+
+def init_nncontext(*_: Any, **options: Any) -> Any:
+    """Return the active SparkContext, or that of a local session; ``conf`` has settings."""
+    if OrcaContext.session is None:
+        return init_orca_context("local", **options)
+    return OrcaContext.get_spark_context()
 
 
 def stop_orca_context() -> None:
     """Stop what `init_orca_context` started."""
     if OrcaContext.session is not None:
         OrcaContext.session.stop()
-    if OrcaContext.runtime == "ray":
+    if OrcaContext.runtime is not None and "ray" in sys.modules:
         import_module("ray").shutdown()
     OrcaContext.session, OrcaContext.runtime, OrcaContext.num_nodes = None, None, 1
 
 
-def _start_spark(mode: str | None, cores: int, memory: str, conf: Mapping[str, str]) -> Any:
+def _master(
+    mode: str | None, cores: int, num_nodes: int, settings: dict[str, str], given: str | None
+) -> str | None:
+    """Return Spark's master, and set how many executors it starts; None leaves it as it is."""
+    mode = mode.lower() if mode is not None and "://" not in mode else mode
+    if mode in ("spark-submit", "bigdl-submit"):
+        return None
+    if mode == "local" or (mode is None and "PYSPARK_GATEWAY_PORT" not in os.environ):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings["spark.ui.enabled"] = "false"
+        return f"local[{cores}]"
+    if mode is None:
+        return None
+    if mode in ("yarn-cluster", "k8s-cluster"):
+        raise ValueError(
+            f"cluster_mode={mode!r} runs the script itself on the cluster: start it with "
+            f"spark-submit --deploy-mode cluster, and give cluster_mode='spark-submit'"
+        )
+    settings |= {"spark.executor.instances": str(num_nodes), "spark.executor.cores": str(cores)}
+    if mode in ("k8s-client", "standalone") and given is None:
+        raise ValueError(f"cluster_mode={mode!r} needs the master: init_orca_context(master=…)")
+    return given or ("yarn" if mode == "yarn-client" else mode)
+
+
+def _start_spark(master: str | None, settings: Mapping[str, str], level: str) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.driver.memory": memory,
-        "spark.executor.memory": memory,
-        "spark.ui.showConsoleProgress": "false",
-    }
     builder = SparkSession.builder.appName("orca")
-    if mode == "local" or (mode is None and "PYSPARK_GATEWAY_PORT" not in os.environ):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder, settings["spark.ui.enabled"] = builder.master(f"local[{cores}]"), "false"
-    elif mode not in (None, "spark-submit"):
-        builder = builder.master(mode)
-    session = builder.config(map={**settings, **conf}).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    builder = builder if master is None else builder.master(master)
+    session = builder.config(map=dict(settings)).getOrCreate()
+    session.sparkContext.setLogLevel(level)
     return session
+
+
+def start_ray_on_spark(workers: int) -> None:
+    """Start Ray next to an open Spark session, unless it runs."""
+    ray = import_module("ray")
+    if OrcaContext.runtime == "spark" and not ray.is_initialized():
+        _start_ray(max(workers, OrcaContext.cores), None)
 
 
 def _start_ray(cores: int, address: str | None) -> None:

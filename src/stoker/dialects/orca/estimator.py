@@ -5,7 +5,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,18 +19,21 @@ from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.data.feeder import count_of
+from stoker.dialects.orca import state_file
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
-from stoker.dialects.orca.common import OrcaContext
+from stoker.dialects.orca.common import OrcaContext, start_ray_on_spark
 from stoker.dialects.orca.loaders import predicted, sendable
-from stoker.dialects.orca.model_checkpoint import ModelCheckpoint
-from stoker.dialects.orca.torch_runner import STOPPED
+from stoker.dialects.orca.model_checkpoint import ModelCheckpoint, checkpoint_of
+from stoker.dialects.orca.torch_runner import STOPPED, state_of
 from stoker.dialects.orca.worker import Done, Job, Parts, work
+from stoker.engine import unwrap
 from stoker.hooks import SaveWeights
 from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
 from stoker.storage import local_path
 
-_BACKENDS = ("local", "ray", "spark")
+_BACKENDS = ("local", "ray", "spark", "horovod")
+_WEIGHTS = ".safetensors"
 
 
 class Estimator:
@@ -37,18 +42,18 @@ class Estimator:
     @staticmethod
     def from_torch(
         *,
-        model: Any,
+        model: Any = None,
         optimizer: Any = None,
         loss: Any = None,
         metrics: Any = None,
         backend: str = "spark",
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
         workers_per_node: int = 1,
         scheduler_creator: Any = None,
         scheduler_step_freq: Literal["epoch", "batch"] = "epoch",
         use_tqdm: bool = False,
         model_dir: str | Path | None = None,
-        sync_stats: bool = True,
+        sync_stats: bool = False,
         log_level: int = logging.INFO,
         log_to_driver: bool = True,
     ) -> "PyTorchEstimator":
@@ -56,36 +61,44 @@ class Estimator:
 
         Creators are ``model(config)``, ``optimizer(model, config)``, ``loss(config)`` and
         ``scheduler_creator(optimizer, config)``; the first three may be the objects themselves, and
-        the loss a class, or None if a `MainCallback` computes it. Metrics are one or several of
-        `bigdl.orca.learn.metrics`, of torchmetrics, or names. With a ``model_dir``, which all
-        workers reach, the same script started again resumes. ``sync_stats`` and
-        ``log_to_driver`` cannot be turned off.
+        the loss a class, or None if a `MainCallback` computes it. Without a model, `load` a file
+        that ``save(entire=True)`` wrote. Metrics are one or several of `bigdl.orca.learn.metrics`,
+        functions of outputs and targets, metrics of torchmetrics, or names. With a ``model_dir``,
+        which all workers reach, the same script started again resumes.
+
+        With ``reduce_results=False``, workers report the losses and metrics of all if
+        ``sync_stats`` is set, else their own. Without ``log_to_driver`` they log errors alone. The
+        backend "horovod" is "ray", whose processes average gradients in the same way.
         """
-        if backend not in _BACKENDS:
-            near = did_you_mean(str(backend), _BACKENDS) or " (horovod's averaging is what all do)"
-            raise ValueError(f"backend is 'local', 'ray' or 'spark', got {backend!r}{near}")
-        if scheduler_step_freq not in ("epoch", "batch"):
-            raise ValueError(
-                f"scheduler_step_freq is 'epoch' or 'batch', not {scheduler_step_freq!r}"
-            )
-        if not sync_stats or not log_to_driver:
-            raise ValueError("sync_stats and log_to_driver cannot be turned off: leave them out")
-        if not isinstance(model, nn.Module) and not callable(model):
+        for name, value, known in (
+            ("backend", backend, _BACKENDS),
+            ("scheduler_step_freq", scheduler_step_freq, ("epoch", "batch")),
+        ):
+            if value not in known:
+                near = did_you_mean(str(value), known)
+                raise ValueError(f"{name} is one of {', '.join(known)}, got {value!r}{near}")
+        if model is not None and not isinstance(model, nn.Module) and not callable(model):
             raise TypeError(f"model is a {type(model).__name__}, expected a creator or a module")
+        if isinstance(config, Mapping) and "batch_size" in config:
+            raise ValueError("config has a batch_size: give it to fit(), evaluate() and predict()")
         if workers_per_node < 1:
             raise ValueError(
                 f"workers_per_node must be an integer of at least 1, got {workers_per_node}"
             )
-        logging.getLogger("stoker").setLevel(log_level)
-        freq = scheduler_step_freq
-        parts = Parts(model, optimizer, loss, scheduler_creator, freq, metrics, dict(config or {}))
+        freq, config = scheduler_step_freq, {} if config is None else copy(config)
+        parts = Parts(model, optimizer, loss, scheduler_creator, freq, metrics, config)
+        backend = "ray" if backend == "horovod" else backend
         workers = workers_per_node * (OrcaContext.num_nodes if backend != "local" else 1)
-        return PyTorchEstimator(parts, backend, workers, model_dir, bar=use_tqdm)
+        estimator = PyTorchEstimator(parts, backend, workers, model_dir, bar=use_tqdm)
+        estimator.synced = sync_stats
+        estimator.log_level = log_level if log_to_driver else logging.ERROR
+        logging.getLogger("stoker").setLevel(log_level)
+        return estimator
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str | Path) -> str:
-        """Return the newest complete checkpoint in a folder, also of an unfinished run."""
-        return str(find_checkpoint(checkpoint_dir, None))
+        """Return the file of the newest complete checkpoint, also of an unfinished run."""
+        return ModelCheckpoint.get_latest_checkpoint(checkpoint_dir)
 
 
 class PyTorchEstimator:
@@ -97,13 +110,14 @@ class PyTorchEstimator:
     def __init__(
         self, parts: Parts, backend: str, workers: int, model_dir: str | Path | None, *, bar: bool
     ) -> None:
-        self._parts, self._backend, self._workers, self._bar = parts, backend, workers, bar
+        self._parts, self._backend, self.num_workers, self._bar = parts, backend, workers, bar
+        self.synced, self.log_level = False, logging.INFO
         self._folder = local_path(model_dir, "model_dir") if model_dir is not None else None
         self._scratch: weakref.finalize[..., Any] | None = None  # a temporary folder
         self._engine: Engine | None = None
         self._at: Path | None = None
         self._weights: Path | None = None
-        self._epochs = self._loads = 0
+        self._epochs = self._loads = self._imports = 0
 
     # Training, evaluation and prediction
 
@@ -119,16 +133,17 @@ class PyTorchEstimator:
         label_cols: Sequence[str] | None = None,
         validation_data: Any = None,
         callbacks: Sequence[Callback] | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Any]:
         """Train for ``epochs`` more epochs, or until ``max_steps`` updates in total.
 
-        Data is ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``, or a
-        DataFrame of Spark or pandas, whose ``feature_cols`` the model gets and whose ``label_cols``
-        are its targets. ``batch_size`` is of all workers together.
+        Data is ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``,
+        `XShards`, or a DataFrame of Spark or pandas or a Dataset of Ray, whose ``feature_cols`` the
+        model gets and whose ``label_cols`` are its targets. ``batch_size`` is of all workers
+        together. With as many partitions of a DataFrame or of shards as workers, each gets one.
 
-        Returns:
-            The stats of each epoch: epoch, batch_count, num_samples, train_loss, last_train_loss,
-            val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean seconds.
+        Returns the stats of each epoch: epoch, batch_count, num_samples, train_loss,
+        last_train_loss, val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean
+        seconds; without ``reduce_results``, a list of the stats of each worker.
         """
         if self._parts.optimizer is None:
             raise ValueError("fit() needs an optimizer: Estimator.from_torch(optimizer=…)")
@@ -150,7 +165,7 @@ class PyTorchEstimator:
         if done.step:  # else an earlier attempt is further than this fit
             saved = Checkpoints(Path(job.folder) / files.CHECKPOINTS).list()
             self._at = next(p for p in saved if step_in_name(p.name) == done.step)
-        return [row for row in done.rows if row["epoch"] > before]
+        return [r for r in done.rows if (r if reduce_results else r[0])["epoch"] > before]
 
     def evaluate(
         self,
@@ -162,15 +177,16 @@ class PyTorchEstimator:
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
         callbacks: Sequence[Callback] | None = None,
-    ) -> dict[str, Any]:
-        """Return the results over the data, or over its first ``num_steps`` batches."""
-        if profile:
-            raise ValueError("profile is about fit()")
+    ) -> Any:
+        """Return the results over the data, or over its first ``num_steps`` batches.
+
+        They are val_loss, num_samples, metrics under their names, and with ``profile`` the mean
+        seconds; without ``reduce_results``, a list of the results of each worker.
+        """
         job = self._job(
             "evaluate", data, batch_size, callbacks, feature_cols, label_cols, reduce_results
         )
-        result: dict[str, Any] = self._do(replace(job, limit=num_steps)).result
-        return result
+        return self._do(replace(job, limit=num_steps, profile=profile)).result
 
     def predict(
         self,
@@ -183,14 +199,15 @@ class PyTorchEstimator:
     ) -> Any:
         """Return the outputs of the model as arrays, in the order of the data.
 
-        A DataFrame is returned with the columns ``output_cols``, by default "prediction".
+        Shards are returned with "prediction", or "output_0" and so on for several outputs; a
+        DataFrame with the columns ``output_cols``, by default "prediction"; a Dataset of Ray with
+        "prediction_result". ``profile`` logs the mean seconds.
         """
-        if profile:
-            raise ValueError("profile is about fit()")
         if output_cols is not None and not feature_cols:
             raise ValueError("output_cols are about a DataFrame: give feature_cols, too")
         job = self._job("predict", data, batch_size, callbacks, feature_cols, None, True)
-        return predicted(data, self._do(job).result, output_cols)
+        outputs = self._do(replace(job, profile=profile)).result
+        return predicted(data, job.data, outputs, output_cols)
 
     # The state
 
@@ -201,46 +218,60 @@ class PyTorchEstimator:
     def get_state_dict(self) -> dict[str, Any]:
         """Return epoch, updates, and the states of model, optimizer and scheduler."""
         trainer = self._here()
-        state, run = trainer.engine.state_dict(), trainer.run
-        return {
-            "epoch": run.epoch,
-            "iteration": run.step,
-            "global_step": run.step,
-            "models": [state["model"]],
-            "optimizers": list(state["optimizers"].values()),
-            "schedulers": list(state["lr_schedulers"].values()),
-        }
+        return state_of(trainer.engine, trainer.run)
 
-    def save(self, path: str | Path, entire: bool = False) -> str:
-        """Save the weights as a safetensors file; `save_checkpoint` saves the complete state."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with a state: that of `get_state_dict`, or the weights of the model."""
+        found = state_file.as_state(state)
+        self._forget()
+        trainer = Trainer(self._parts.engine(), [])
+        engine = trainer.engine
+        unwrap(engine.model).load_state_dict(found["models"][0])
+        _restore(engine.optimizers, found.get("optimizers", ()))
+        _restore(engine.lr_schedulers, found.get("schedulers", ()))
+        trainer.run.epoch = self._epochs = found.get("epoch", 0)
+        trainer.run.step = found.get("global_step", 0)
+        self._imports += 1
+        self._at = trainer.save(self._state_folder() / f"imported-{self._imports}")
+
+    def save(self, model_path: str | Path, entire: bool = False) -> str:
+        """Save the state to a file that `torch.load` reads with ``weights_only=True``.
+
+        With ``entire`` the file holds the model itself, and can be loaded where its class is
+        imported. A path that ends in ``.safetensors`` gets the weights alone.
+        """
+        path = local_path(model_path)
         if entire:
-            raise ValueError(
-                "entire=True would pickle the model, and what is pickled runs code when it is "
-                "loaded: save() keeps its weights, save_checkpoint() all that training needs"
-            )
-        SaveWeights(path).act(self._here().run)
-        return str(path)
+            state_file.write(path, self.get_model())
+        elif path.suffix == _WEIGHTS:
+            SaveWeights(path).act(self._here().run)
+        else:
+            state_file.write(path, self.get_state_dict())
+        dist.barrier()  # other ranks may read the file next
+        return str(model_path)
 
-    def load(self, path: str | Path) -> None:
-        """Load weights (a file) or a checkpoint (a folder) for the next call."""
-        if not Path(path).exists():
+    def load(self, model_path: str | Path) -> None:
+        """Load a state, a model, weights, or a checkpoint (a folder, or its name) for what follows.
+
+        A file with a model gives the estimator its model, if it has none, else its weights.
+        """
+        path = local_path(model_path)
+        if not path.exists():
             raise CheckpointError(f"there is no '{path}'")
-        self._loads += self._at is not None
-        self._engine = None
-        if Path(path).is_file():
-            self._at, self._weights, self._epochs = None, Path(path), 0
-            return
-        self._at, self._weights = find_checkpoint(path, None), None
-        self._epochs = self._here().run.epoch
+        if path.resolve().suffix == _WEIGHTS:
+            self._forget()
+            self._weights = path
+        elif path.is_dir() or checkpoint_of(path) is not None:
+            self._forget()
+            self._at = find_checkpoint(checkpoint_of(path) or path, None)
+            self._epochs = self._here().run.epoch
+        else:
+            found = state_file.read(path)
+            if self._parts.model is None and isinstance(found, nn.Module):
+                self._parts = replace(self._parts, model=partial(_copy, found))
+            self.load_state_dict(found)
 
-    def save_checkpoint(self, path: str | Path) -> str:
-        """Save the complete training state to a folder."""
-        if self._at is None:
-            return str(self._here().save(path))
-        copy = Path(path) / self._at.name
-        shutil.copytree(self._at, copy, dirs_exist_ok=True)
-        return str(copy)
-
+    save_checkpoint = save
     load_checkpoint = load
 
     def shutdown(self) -> None:
@@ -262,9 +293,7 @@ class PyTorchEstimator:
         label_cols: Sequence[str] | None,
         reduce_results: bool,
     ) -> Job:
-        if not reduce_results:
-            raise ValueError("reduce_results=False: stats are of all workers together, always")
-        if self._backend == "local" and self._workers == 1:
+        if self._backend == "local" and self.num_workers == 1:
             self._engine = self._engine or self._fresh()  # it joins other processes
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
@@ -279,16 +308,28 @@ class PyTorchEstimator:
             at=str(self._at) if self._at is not None else None,
             weights=str(self._weights) if self._weights is not None else None,
             bar=self._bar,
+            per_worker=not reduce_results,
+            synced=self.synced,
+            serialized=OrcaContext.serialize_data_creator,
+            log_level=self.log_level,
         )
 
     def _do(self, job: Job) -> Done:
-        if self._backend == "local" and self._workers == 1:
+        if self._backend == "local" and self.num_workers == 1:
             return work(job, self._engine)
-        started: dict[str, Any] = {"nproc": self._workers}
+        started: dict[str, Any] = {"nproc": self.num_workers}
         if self._backend != "local":
-            started = {"on": self._backend, "workers": self._workers}
+            started = {"on": self._backend, "workers": self.num_workers}
+        if self._backend == "ray":
+            start_ray_on_spark(self.num_workers)
         found: Done = launch.run(work, job, **started)
         return found
+
+    def _forget(self) -> None:
+        """Forget the state, before another is loaded."""
+        self._loads += self._at is not None
+        self._engine = self._at = self._weights = None
+        self._epochs = 0
 
     def _fresh(self) -> Engine:
         """Return the components with the loaded weights and state."""
@@ -304,7 +345,7 @@ class PyTorchEstimator:
             trainer.load(self._at)
         elif self._weights is not None:
             load_weights(trainer.engine.model, self._weights)
-        if self._backend == "local" and self._workers == 1:
+        if self._backend == "local" and self.num_workers == 1:
             self._engine = trainer.engine
         return trainer
 
@@ -325,6 +366,15 @@ class PyTorchEstimator:
                 self._scratch = weakref.finalize(self, _remove, made)
             base = Path(self._scratch.peek()[2][0])  # type: ignore[index]
         return base / f"after-load-{self._loads}" if self._loads else base
+
+
+def _copy(model: nn.Module, config: Any) -> nn.Module:
+    return deepcopy(model)
+
+
+def _restore(objects: Mapping[str, Any], states: Sequence[Any]) -> None:
+    for one, state in zip(objects.values(), states, strict=False):
+        one.load_state_dict(state)
 
 
 def _remove(folder: str) -> None:

@@ -7,6 +7,7 @@ from string import Formatter
 from stoker import Every, Hook, Run
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.manifest import Manifest
+from stoker.checkpoint.format.names import MANIFEST
 from stoker.core import dist
 from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.dialects.orca.callbacks import Callback
@@ -21,8 +22,9 @@ _PLACES = ("epoch", "iter")
 class ModelCheckpoint(Callback):
     """Save checkpoints under names such as ``epoch=3.ckpt`` and ``last.ckpt``.
 
-    The names are links to Stoker checkpoints, which are in ``checkpoints/`` next to them or in the
-    estimator's ``model_dir``. The same script started again resumes from the newest.
+    The names are links to files of Stoker checkpoints, which are in ``checkpoints/`` next to them
+    or in the estimator's ``model_dir``; ``load_checkpoint`` takes them. The same script started
+    again resumes from the newest.
 
     ``filepath`` is a folder and a name, such as ``"models/net-{epoch:02d}-{iter}"``. ``interval``
     counts epochs or updates; -1 means every epoch, or for updates only the end. With
@@ -58,9 +60,37 @@ class ModelCheckpoint(Callback):
             template = template.replace(f"{{{place}", f"{place}={{{place}")
         return template.format(epoch=epoch, iter=step) + ".ckpt"
 
+    @classmethod
+    def get_latest_checkpoint(cls, dirname: str | Path) -> str:
+        """Return the file of the newest complete checkpoint, also of a run that failed."""
+        folder = local_path(dirname)
+        links = [folder / "last.ckpt", *sorted(folder.glob("*.ckpt"))]
+        named = {checkpoint_of(path): path for path in reversed(links) if path.exists()}
+        saved = [p for base in (folder, folder / files.CHECKPOINTS) for p in _complete(base)]
+        found = [path for path in (*named, *saved) if path is not None]
+        if not found:
+            raise NoCheckpointError(f"there is no checkpoint in '{dirname}'")
+        newest = max(found, key=lambda path: (Manifest.read(path).step, path in named))
+        return str(named.get(newest, newest / MANIFEST))
+
     def names(self, checkpoints: Path) -> Hook:
         """Return the hook that names the checkpoints of that folder."""
         return Names(self, checkpoints)
+
+
+class NoCheckpointError(CheckpointError, RuntimeError):
+    """There is no checkpoint."""
+
+
+def checkpoint_of(path: Path) -> Path | None:
+    """Return the complete checkpoint that a name of a `ModelCheckpoint` stands for, or None."""
+    file = path.resolve()
+    is_part = file.name in (MANIFEST, files.WEIGHTS) and (file.parent / MANIFEST).is_file()
+    return file.parent if is_part else None
+
+
+def _complete(folder: Path) -> list[Path]:
+    return Checkpoints(folder).list() if folder.is_dir() else []
 
 
 class Names(Hook):
@@ -108,5 +138,5 @@ class Names(Hook):
             self._point("last.ckpt", saved[-1])
 
     def _point(self, name: str, path: Path) -> None:
-        target = path / files.WEIGHTS if self._callback.weights_only else path
+        target = path / (files.WEIGHTS if self._callback.weights_only else MANIFEST)
         replace_link(self._callback.folder / name, target)

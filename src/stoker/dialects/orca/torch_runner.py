@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from stoker import Engine, Run
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
 from stoker.core.types import Output
+from stoker.dialects.orca import state_file
+from stoker.storage import local_path
 
 _PER_ITERATION = ("batch", "batch_idx", "output", "loss", "target")
 STOPPED = "runner.stop was set"
@@ -31,6 +35,7 @@ class TorchRunner:
         self.run = Run(engine)
         several = dist.world_size() > 1 or engine.moves_batches
         self.model: Any = _Model(engine) if several else engine.model
+        self.logger = get_logger()
         self.pocket: dict[str, Any] = {}
         self.epoch_stats: dict[str, Any] = {}
         self.batch: Any
@@ -63,6 +68,10 @@ class TorchRunner:
             return math.ceil(run.max_steps / run.steps_per_epoch)
         return run.max_epochs
 
+    @num_epochs.setter
+    def num_epochs(self, count: int) -> None:
+        self.run.max_epochs = count
+
     @property
     def stop(self) -> bool:
         """Whether the run stops after the current iteration."""
@@ -79,11 +88,14 @@ class TorchRunner:
     optimizer = property(lambda self: self.engine.optimizer, doc="What its creator made.")
     criterion = property(lambda self: self.engine.criterion, doc="The loss function.")
     metrics = property(lambda self: renamed(self.run.metrics), doc="The results so far.")
+    models = property(lambda self: [self.engine.model], doc="The model, in a list.")
+    optimizers = property(lambda self: list(self.engine.optimizers.values()), doc="All of them.")
+    schedulers = property(lambda self: list(self.engine.lr_schedulers.values()), doc="All.")
 
     @property
     def scheduler(self) -> Any:
         """The scheduler, or None."""
-        return next(iter(self.engine.lr_schedulers.values()), None)
+        return next(iter(self.schedulers), None)
 
     lr_scheduler = scheduler
 
@@ -100,6 +112,20 @@ class TorchRunner:
     def metrics_stats(self) -> dict[str, Any]:
         """Loss and samples of the current iteration; reading it synchronizes with the device."""
         return {"train_loss": float(self.loss.detach()), "num_samples": self.run.sizes[0]}
+
+    # The state
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """Return epoch, updates, and the states of model, optimizer and scheduler."""
+        return state_of(self.engine, self.run)
+
+    def save_checkpoint(self, filepath: str | Path, save_weights_only: bool = False) -> str:
+        """Save the state, or epoch and weights, to a file that `torch.load` reads."""
+        state = self.get_state_dict()
+        if save_weights_only:
+            state = {name: state[name] for name in ("epoch", "models")}
+        state_file.write(local_path(filepath), state)
+        return str(filepath)
 
     # The pocket
 
@@ -153,6 +179,20 @@ class TorchRunner:
         batch = self.batch
         last = batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
         return Output(left.get("loss"), left["output"], left.get("target", last))
+
+
+def state_of(engine: Engine, run: Run) -> dict[str, Any]:
+    """Return the state in Orca's form; what there is none of is left out."""
+    state = engine.state_dict()
+    optimizers, schedulers = state["optimizers"], state["lr_schedulers"]
+    return {
+        "epoch": run.epoch,
+        "iteration": run.step,
+        "global_step": run.step,
+        "models": [state["model"]],
+        **({"optimizers": list(optimizers.values())} if optimizers else {}),
+        **({"schedulers": list(schedulers.values())} if schedulers else {}),
+    }
 
 
 def renamed(results: Mapping[str, float]) -> dict[str, float]:

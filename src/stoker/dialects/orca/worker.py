@@ -1,7 +1,12 @@
 """Run the work of an estimator, locally or in every process of a job."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from fcntl import LOCK_EX, flock
 from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +20,10 @@ from stoker.dialects.adapter import with_names
 from stoker.dialects.orca.bridge import DropHook, OwnerStep, RunnerHook, adapted
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
 from stoker.dialects.orca.loaders import loader_of
-from stoker.dialects.orca.metrics import named
+from stoker.dialects.orca.metrics import metrics_of_run
 from stoker.dialects.orca.model_checkpoint import ModelCheckpoint
-from stoker.dialects.orca.torch_runner import TorchRunner, renamed
+from stoker.dialects.orca.stats import OwnStats
+from stoker.dialects.orca.torch_runner import TorchRunner
 from stoker.rundir import files
 
 
@@ -31,10 +37,15 @@ class Parts:
     scheduler: Any
     scheduler_step_freq: Literal["epoch", "batch"]
     metrics: Any
-    config: Mapping[str, Any]
+    config: Any
 
     def engine(self) -> Engine:
         """Build the components."""
+        if self.model is None:
+            raise ValueError(
+                "the estimator has no model: give Estimator.from_torch(model=…), or load() a file "
+                "that save(entire=True) wrote"
+            )
         model = self.model if isinstance(self.model, nn.Module) else self.model(self.config)
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
@@ -67,25 +78,26 @@ class Job:
     batch_size: int
     callbacks: Sequence[Callback]
     folder: str
-    keeps: bool
-    """Whether to keep the folder after the estimator is shut down."""
-    at: str | None = None
-    """The checkpoint to resume from, or None for the newest of the folder."""
-    weights: str | None = None
-    """Initial weights."""
+    keeps: bool  # whether to keep the folder after the estimator is shut down
+    at: str | None = None  # the checkpoint to resume from, or None for the newest of the folder
+    weights: str | None = None  # initial weights
     validation: Any = None
     epochs: int | None = None
     max_steps: int | None = None
     limit: int | None = None
     profile: bool = False
     bar: bool = False
+    per_worker: bool = False  # the stats of each worker are asked for,
+    synced: bool = True  # with losses and metrics over all of them
+    serialized: bool = False  # the workers of a machine call data creators one after another
+    log_level: int = logging.INFO
 
 
 @dataclass
 class Done:
     """The result of a job: counters, and results of an evaluation or a prediction."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     epoch: int = 0
     step: int = 0
     stop_reason: str | None = None
@@ -95,28 +107,31 @@ class Done:
 def work(job: Job, engine: Engine | None = None) -> Done:
     """Run a job; every process calls this."""
     made_here = engine is None
+    logging.getLogger("stoker").setLevel(job.log_level)
     engine = engine or job.parts.engine()
     if job.weights is not None and job.at is None:
         load_weights(engine.model, job.weights)
     runner = TorchRunner(engine, job.parts.config)
     owner, callbacks = make_only_mainCallback(job.callbacks)
     step = OwnerStep(owner, runner)
-    watch = RunnerHook(runner, step, profile=job.profile)
-    trainer = Trainer(engine, _hooks(job, callbacks, runner, watch), step=step)
+    metrics = metrics_of_run(job.parts.metrics, engine.given_criterion)
+    measures = metrics if job.task != "predict" else {}
+    watch = RunnerHook(runner, step, measures, profile=job.profile)
+    own = OwnStats(runner, measures, synced=job.synced) if job.per_worker else None
+    found = [hooks.Loss(), *([hooks.Metrics(**measures)] if measures else []), watch]
+    found += [own] if own is not None else []
+    trainer = Trainer(engine, [*found, *_hooks(job, callbacks, runner)], step=step)
     if made_here and job.at is not None and job.task != "fit":
         trainer.load(job.at)
-    done = _run(job, trainer, runner)
-    done.rows, done.epoch, done.step = watch.rows, trainer.run.epoch, trainer.run.step
+    done = _run(job, trainer, runner, watch, own)
+    done.epoch, done.step = trainer.run.epoch, trainer.run.step
+    if job.task == "predict" and job.profile:
+        runner.logger.info(f"seconds of the prediction: {step.timers.means()}")
     return done
 
 
-def _hooks(
-    job: Job, callbacks: Sequence[Callback], runner: TorchRunner, watch: RunnerHook
-) -> list[Hook]:
-    found: list[Hook] = [hooks.Loss()]
-    if job.parts.metrics:
-        found.append(hooks.Metrics(**named(job.parts.metrics)))
-    found += [watch, DropHook(runner)]
+def _hooks(job: Job, callbacks: Sequence[Callback], runner: TorchRunner) -> list[Hook]:
+    found: list[Hook] = [DropHook(runner)]
     for callback, name in with_names(callbacks):
         found.append(adapted(callback, runner, name))
         for hook in callback.hooks():
@@ -141,18 +156,21 @@ def _saving(job: Job, callbacks: Sequence[Callback]) -> list[Hook]:
     return [hooks.Checkpoint("1ep" if job.keeps else None, folder=folder)]
 
 
-def _run(job: Job, trainer: Trainer, runner: TorchRunner) -> Done:
-    size = max(1, job.batch_size // dist.world_size())
-    config = job.parts.config
-    loader = loader_of(job.data, config, size, shuffle=job.task == "fit")
+def _run(
+    job: Job, trainer: Trainer, runner: TorchRunner, watch: RunnerHook, own: OwnStats | None
+) -> Done:
+    loader = _loader(job, job.data, trainer.engine.model, job.task)
     if job.task == "predict":
         return Done(result=trainer.predict(loader))
     if job.task == "evaluate":
         runner.val_loader = loader
-        return Done(result=renamed(trainer.evaluate(loader, limit_batches=job.limit)))
+        results = watch.evaluation(trainer.evaluate(loader, limit_batches=job.limit))
+        if own is None:
+            return Done(result=results)
+        return Done(result=dist.all_gather_object(own.evaluation(results)))
     runner.train_loader = loader
     if job.validation is not None:
-        runner.val_loader = loader_of(job.validation, config, size, shuffle=False)
+        runner.val_loader = _loader(job, job.validation, trainer.engine.model, "validate")
     history = trainer.fit(
         loader,
         runner.val_loader,
@@ -160,4 +178,16 @@ def _run(job: Job, trainer: Trainer, runner: TorchRunner) -> Done:
         max_steps=job.max_steps,
         resume=job.at or "auto",
     )
-    return Done(stop_reason=history.stop_reason)
+    rows: list[Any] = watch.rows
+    if own is not None:
+        rows = [list(row) for row in zip(*dist.all_gather_object(own.rows), strict=True)]
+    return Done(rows, stop_reason=history.stop_reason)
+
+
+def _loader(job: Job, data: Any, model: nn.Module, task: str) -> Any:
+    size = max(1, job.batch_size // dist.world_size())
+    lock = Path(tempfile.gettempdir()) / f".orcadata-{os.getuid()}.lock"
+    with lock.open("w") if job.serialized else nullcontext() as file:
+        if file is not None:
+            flock(file, LOCK_EX)
+        return loader_of(data, job.parts.config, size, model, task=task)
