@@ -113,7 +113,10 @@ _SHIPPED = Path(__file__).parent / "configs"
 
 
 def get_config(config_path: str) -> Any:
-    """Return a built-in config, such as "common/train.py" or "common/optim.py"."""
+    """Return a built-in config, such as "common/train.py", or one of the folder ``configs``."""
+    own = Path("configs") / config_path
+    if own.is_file() and not (_SHIPPED / config_path).is_file():
+        return LazyConfig.load(own)
     if not (_SHIPPED / config_path).is_file():
         there = [str(path.relative_to(_SHIPPED)) for path in sorted(_SHIPPED.rglob("*.py"))]
         near = did_you_mean(config_path, there)

@@ -258,5 +258,12 @@ class PeriodicWriter(stock.Write):
         self.name = "PeriodicWriter"
         self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
 
+    def after_step(self, run: Run) -> None:
+        """Write when it is due, and the last iteration before hooks report the end."""
+        if run.step == run.max_steps:
+            self.act(run)
+        else:
+            super().after_step(run)
+
     def after_epoch(self, run: Run) -> None:
         """Do nothing, because there are no epochs."""

@@ -263,13 +263,13 @@ def _dumped(tree: Any) -> tuple[str, list[str]]:
     """Return a tree as YAML, and the objects in it, which are only shown."""
     objects: list[str] = []
 
-    class Dumper(yaml.SafeDumper):
+    class _Dumper(yaml.SafeDumper):
         def show(self, value: Any) -> Any:
             objects.append(repr(value))
             return self.represent_str(objects[-1])
 
-    Dumper.add_multi_representer(object, Dumper.show)
-    text = yaml.dump(tree, Dumper=Dumper, default_flow_style=None, allow_unicode=True, width=9999)
+    _Dumper.add_multi_representer(object, _Dumper.show)
+    text = yaml.dump(tree, Dumper=_Dumper, default_flow_style=None, allow_unicode=True, width=9999)
     return text, objects
 
 
