@@ -7,7 +7,7 @@ import pytest
 
 from stoker import Engine
 from stoker.cli import main
-from stoker.cli.profile.summary import advice, print_table
+from stoker.cli.profile.summary import advice, table_text
 from stoker.core.op_counter import Counts
 from stoker.hooks.cost_report import CostRow, Costs
 from support.toys import net, sgd
@@ -107,8 +107,8 @@ def test_on_a_terminal_the_tables_are_drawn_with_every_number_in_them(capsys, mo
     monkeypatch.setenv("COLUMNS", "40")
     head = ["hook", "point", "calls", "µs/call", "operations", "syncs", "collectives"]
     name = "Write(JsonLines, TensorBoard)"
-    print_table([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], text_columns=2)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    text = table_text([head, [name, "after_step", "50", "1,234.5", "6", "7", "8"]], text_columns=2)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert plain.split() == [*head, *name.split(), "after_step", "50", "1,234.5", "6", "7", "8"]
 
 
