@@ -115,7 +115,7 @@ def test_what_is_printed_during_a_run_is_above_the_bar(monkeypatch):
     import sys
 
     printed = Callback(after_step=lambda run: print(f"at {run.step}", file=sys.stderr))
-    during, after, _ = seen_at(monkeypatch, 80, printed, at=4, epochs=1)
+    during, after, _ = seen_at(monkeypatch, 120, printed, at=4, epochs=1)
     assert during[:3] == ["at 1", "at 2", "at 3"]
     assert during[-1].startswith("epoch 1/1 ")
     assert [line[:9] for line in after] == ["at 1", "at 2", "at 3", "at 4", "at 5", "epoch 1/1"]
@@ -148,7 +148,7 @@ def test_no_color_leaves_the_characters_that_tell_done_from_left(monkeypatch):
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"CI": "true"}])
 def test_a_terminal_that_cannot_be_redrawn_gets_lines(monkeypatch, environment):
-    during, after, raw = seen_at(monkeypatch, 80, environment=environment)
+    during, after, raw = seen_at(monkeypatch, 120, environment=environment)
     assert [line[:9] for line in after] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert len(during) == 1
     assert b"\x1b[" not in raw

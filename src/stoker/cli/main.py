@@ -61,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _wants_json(argv: Sequence[str], name: str) -> bool:
     """Return whether ``--json`` is given, and not as an argument of a script."""
-    words = list(argv)
+    options = list(argv)
     if name == "run":
-        options = words[words.index(name) + 1 :]
-        words = list(takewhile(lambda word: word.startswith("-"), options))
-    return "--json" in words
+        after = options[options.index(name) + 1 :]
+        options = list(takewhile(lambda word: word.startswith("-"), after))
+    return "--json" in options
 
 
 def _run(

@@ -3,6 +3,8 @@
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from stoker.cli.common import FAILED, OK, add_config, frozen_imports
 from stoker.cli.output import emit, emit_error, note
@@ -67,6 +69,13 @@ def run(options: argparse.Namespace) -> int:
             print(f"stoker: {error}", file=sys.stderr)
             emit_error([str(error)], FAILED)
             return FAILED
+    _emit(verdict, folder if options.keep else None)
+    if not verdict.same and not options.keep:
+        note("note: pass --keep to inspect both runs afterwards")
+    return OK if verdict.same else FAILED
+
+
+def _emit(verdict: Any, folder: Path | None) -> None:
     emit(
         "prove",
         f"\n{verdict.text()}",
@@ -76,8 +85,5 @@ def run(options: argparse.Namespace) -> int:
         compared=verdict.compared,
         notes=verdict.notes,
         text=verdict.text(),
-        folder=folder if options.keep else None,
+        folder=folder,
     )
-    if not verdict.same and not options.keep:
-        note("note: pass --keep to inspect both runs afterwards")
-    return OK if verdict.same else FAILED

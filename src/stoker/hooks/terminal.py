@@ -181,8 +181,7 @@ class Screen:
         for level in self._levels:
             for before, bar, after in level.rows(width):
                 full, rest = _bar(level, bar, plain=self._plain)
-                line = Text.assemble(before, (full, "cyan"), (rest, "dim"), after)
-                lines.append(line)
+                lines.append(Text(before).append(full, "cyan").append(rest, "dim").append(after))
         self._lengths = [len(line) for line in lines]
         return Text("\n", no_wrap=True, overflow="crop").join(lines)
 

@@ -54,7 +54,7 @@ class Agreement(Hook):
             names = ", ".join(repr(hook.name) for hook in self._each_step)
             _log.hint(
                 f"hooks {names} act at every step, so the ranks synchronize after each; set "
-                "same_on_all_ranks = True on those that act alike on all ranks"
+                "same_on_all_ranks = True on those that do the same on all of them"
             )
 
     def before_run(self, run: Run) -> None:
