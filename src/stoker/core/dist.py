@@ -4,7 +4,7 @@ import atexit
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ T = TypeVar("T")
 _alone = False
 _rank = 0
 _agreed_time: float | None = None
+_groups: dict[tuple[int, ...], Any] = {}
 
 
 def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
@@ -60,6 +61,7 @@ def disconnect() -> None:
     """Leave the other ranks; without it, gloo may abort when Python exits."""
     global _rank  # noqa: PLW0603
     _rank = 0
+    _groups.clear()
     if _connected():
         c10d.destroy_process_group()
 
@@ -230,6 +232,32 @@ def broadcast_object(value: Any, source: int) -> Any:
     held = [value if rank() == source else None]
     c10d.broadcast_object_list(held, src=source)
     return held[0]
+
+
+def group_of(ranks: Sequence[int]) -> Any:
+    """Return the process group of some ranks, None in a single process.
+
+    Only these ranks must call it; later calls return the same group.
+    """
+    if world_size() == 1:
+        return None
+    if len(ranks) == world_size():
+        return c10d.group.WORLD
+    key = (id(c10d.group.WORLD), *ranks)  # a new connection has new groups
+    if key not in _groups:
+        _groups[key] = c10d.new_group(list(ranks), use_local_synchronization=True)
+    return _groups[key]
+
+
+def exchange(peer: int, sent: torch.Tensor | None, received: torch.Tensor | None) -> None:
+    """Send a tensor to another rank and fill one with what it sends, at the same time."""
+    operations = []
+    if sent is not None:
+        operations.append(c10d.P2POp(c10d.isend, sent.detach().contiguous(), peer))
+    if received is not None:
+        operations.append(c10d.P2POp(c10d.irecv, received, peer))
+    for work in c10d.batch_isend_irecv(operations):
+        work.wait()
 
 
 def lost_peer(error: BaseException | None) -> bool:

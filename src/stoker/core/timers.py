@@ -1,7 +1,8 @@
 """Timers, alone and by name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import Any
 
 
 class Timer:
@@ -59,21 +60,28 @@ class Timer:
 
 
 class MultiTimer:
-    """Timers by name, created on first use."""
+    """Timers by name, created on first use.
 
-    def __init__(self) -> None:
-        self._timers: dict[str, Timer] = {}
+    Args:
+        kind: makes a timer.
+        key: names with the same key are one timer, which keeps the first name.
+    """
 
-    def __getitem__(self, name: str) -> Timer:
-        if name not in self._timers:
-            self._timers[name] = Timer()
-        return self._timers[name]
+    def __init__(self, kind: Callable[[], Any] = Timer, key: Callable[[str], str] = str) -> None:
+        self._kind, self._key = kind, key
+        self._timers: dict[str, tuple[str, Any]] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        key = self._key(name)
+        if key not in self._timers:
+            self._timers[key] = (name, self._kind())
+        return self._timers[key][1]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._timers
+        return self._key(name) in self._timers
 
-    def __iter__(self) -> Iterator[tuple[str, Timer]]:
-        return iter(self._timers.items())
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self._timers.values())
 
     def start(self, name: str) -> None:
         """Start the timer of that name."""
@@ -81,11 +89,12 @@ class MultiTimer:
 
     def stop(self, name: str, *, keep: bool = True) -> float:
         """Stop the timer of that name and return its seconds."""
-        return self[name].stop(keep=keep)
+        seconds: float = self[name].stop(keep=keep)
+        return seconds
 
     def reset(self, name: str | None = None) -> None:
         """Reset one timer, or all."""
-        for timer in [self[name]] if name is not None else self._timers.values():
+        for timer in [self[name]] if name is not None else [timer for _, timer in self]:
             timer.reset()
 
 

@@ -1,6 +1,9 @@
 """Learning-rate schedules of older trainers, as formulas with their signatures."""
 
-from collections.abc import Callable
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -67,3 +70,53 @@ def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
             "signature": Signature(taken),
         },
     )
+
+
+def warmed(shape: Callable[..., float], more: int = 0) -> Callable[..., float]:
+    """Add a linear warmup before a shape over the remaining steps.
+
+    The rate is reached in the last step of the warmup, or ``more`` steps later.
+    """
+
+    @wraps(shape)
+    def factor(
+        step: int, base: float, total_steps: int, warmup_steps: int = 0, **own: Any
+    ) -> float:
+        if not 0 <= warmup_steps < total_steps:
+            raise ValueError(
+                "warmup_steps must be from 0 to total_steps - 1, "
+                f"got {warmup_steps} of {total_steps}"
+            )
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + more)
+        steps = total_steps - warmup_steps
+        return shape(min(step - warmup_steps, steps), steps, base, warmup_steps, **own)
+
+    return factor
+
+
+def cosine(
+    step: int, steps: int, base: float, _: int, eta_min: float = 0.0, pct_start: float = 0.0
+) -> float:
+    """Hold the rate for ``pct_start`` of the steps, then decay as a cosine to ``eta_min``."""
+    if not 0 <= pct_start < 1:
+        raise ValueError(f"pct_start must be at least 0 and less than 1, got {pct_start}")
+    begin, low = int(steps * pct_start), eta_min / base
+    done = max(0, step - begin) / (steps - begin)
+    return low + (1 - low) * (1 + math.cos(math.pi * done)) / 2
+
+
+def power(
+    step: int, steps: int, base: float, _: int, end_lr: float = 0.0, power: float = 1.0
+) -> float:
+    """Decay polynomially to ``end_lr``."""
+    return end_lr / base + (1 - end_lr / base) * float((1 - step / steps) ** power)
+
+
+def falls(
+    step: int, steps: int, base: float, warmup: int, milestones: Sequence[int], gamma: float
+) -> float:
+    """Multiply the rate by ``gamma`` at each of the ``milestones``, counted from step 0."""
+    if not milestones:
+        raise ValueError("milestones must list the steps at which the rate changes, got none")
+    return float(gamma ** bisect_right(sorted(milestones), step + warmup))

@@ -9,6 +9,9 @@ from stoker.parallel.pipeline.stage_plan import check_kind, microbatches_for
 
 SIZES = ("replicate", "shard", "tensor", "pipeline")
 
+MESH_ORDER = ("pipeline", "replicate", "shard", "tensor")
+"""The dimensions in the order in which they number the processes, the last one fastest."""
+
 _OPTIONS = {
     "shard": ("blocks", "reshard", "offload", "dtype"),
     "tensor": ("plan",),
@@ -115,6 +118,22 @@ class Layout:
     def data_ranks(self) -> int:
         """The number of shards that every batch is divided into."""
         return self.replicate * self.shard
+
+    def peers(self, rank: int, *dims: str) -> list[int]:
+        """Return the ranks of the processes that differ from ``rank`` in these dimensions only.
+
+        Args:
+            rank: a process of the job, whose size must be filled.
+            dims: some of "pipeline", "replicate", "shard" and "tensor".
+        """
+        place, step, found = rank, 1, [0]
+        for dim in reversed(MESH_ORDER):
+            size = getattr(self, dim)
+            place, index = divmod(place, size)
+            chosen = range(size) if dim in dims else [index]
+            found = [one * step + other for one in chosen for other in found]
+            step *= size
+        return found
 
     @property
     def stages(self) -> int:

@@ -14,7 +14,7 @@ from stoker.core import dist
 from stoker.core.tree import is_sharded, map_tensors
 from stoker.core.types import Batch
 from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
-from stoker.parallel.layout import Layout
+from stoker.parallel.layout import MESH_ORDER, Layout
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
 from stoker.parallel.pipeline.stages import Stages, split_model
 from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
@@ -282,6 +282,6 @@ def wrap_model(
 
 def _make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return a mesh with one dimension for each way in which the job is split."""
-    sizes = {name: getattr(layout, name) for name in ("pipeline", "replicate", "shard", "tensor")}
+    sizes = {name: getattr(layout, name) for name in MESH_ORDER}
     dims = tuple(name for name, size in sizes.items() if size > 1)
     return init_device_mesh(device.type, tuple(sizes[dim] for dim in dims), mesh_dim_names=dims)

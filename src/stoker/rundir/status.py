@@ -61,8 +61,8 @@ def status_of(folder: SafeFolder, columns: Columns, config: dict[str, Any]) -> S
     written = [*folder.stats(*_WRITTEN), lease_file(folder)]
     seen = max((file.st_mtime for file in written if file is not None), default=0.0)
     state, why = _state(folder, log, seen, columns)
-    total, epochs = _limits(log, config)
-    step, epoch = int(last["step"]), int(last["epoch"])
+    total, epochs, ended = _limits(log, config)
+    step, epoch = int(last["step"]), max(ended, int(last["epoch"]))
     eta = None
     if state == "running" and total is not None:
         pace = seconds_per_step(columns)
@@ -128,8 +128,9 @@ def _ending(log: str) -> tuple[State, str] | None:
     return "finished", "" if end[1] == "finished" else end[1]
 
 
-def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return the number of steps and epochs of a run, as far as config and log show them."""
+def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None, int]:
+    """Return the number of steps and epochs of a run, as far as they are known, and epochs done."""
+    ended = 0
     total, epochs = _count(config.get("run.max_steps")), _count(config.get("run.epochs"))
     length = 0.0  # steps in the longest epoch: others may have been cut short
     for line in log.splitlines():
@@ -138,9 +139,10 @@ def _limits(log: str, config: dict[str, Any]) -> tuple[int | None, int | None]:
         if match is not None and int(match[1]):
             epochs = epochs or (int(match[2]) if match[2] else None)
             length = max(length, int(match[3]) / int(match[1]))
+            ended = int(match[1])
     if epochs and length:
         total = min(total or 2**53, round(length * epochs))
-    return total, epochs
+    return total, epochs, ended
 
 
 def _count(value: Any) -> int | None:

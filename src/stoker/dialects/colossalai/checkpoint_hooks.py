@@ -59,16 +59,13 @@ class _LinkedCheckpoint(hooks.Checkpoint):
             self.saved(path)
 
     def before_epoch(self, run: Run) -> None:
-        """Forget the last complete epoch."""
         self._complete = None
 
     def after_epoch(self, run: Run) -> None:
-        """Remember the epoch if it is complete."""
         super().after_epoch(run)
         self._complete = run.epoch if run.epoch == run.current_epoch else None
 
     def info(self) -> dict[str, Any]:
-        """Return the epoch that a checkpoint completes."""
         return {"complete_epoch": self._complete}
 
     def saved(self, path: Path) -> None:

@@ -105,9 +105,7 @@ class GlobalContext(Ranks):
         torch.backends.cudnn.benchmark = bool(read.get("cudnn_benchmark", False))
         torch.backends.cudnn.deterministic = bool(read.get("cudnn_deterministic", False))
 
-    def set_seed(self, seed: int) -> None:
-        """Seed Python, NumPy and torch, the same on all ranks."""
-        seed_all(seed)
+    set_seed = staticmethod(seed_all)
 
     def get_layout(self) -> Layout:
         """Return the layout of the job."""
@@ -144,11 +142,7 @@ class GlobalContext(Ranks):
         return Layout(pipeline=pipeline, tensor=tensor, **more)
 
     def precision(self, fp16: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the precision, and the initial state of its loss scaler.
-
-        Args:
-            fp16: that of a schedule; by default that of the config.
-        """
+        """Return the precision (by default of the config) and the state of its loss scaler."""
         fp16 = fp16 or self.config.get("fp16")
         if not fp16:
             return "fp32", {}

@@ -13,8 +13,8 @@ from stoker.core import dist
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.logging import get_dist_logger
 from stoker.dialects.colossalai.schedule import BaseSchedule, NonPipelineSchedule, Seen
-from stoker.dialects.colossalai.stages import StagedModel, join_stages
 from stoker.engine.checks import resolve_device
+from stoker.parallel.pipeline.joined_stages import StagedModel, join_stages
 
 
 class Engine:
@@ -79,11 +79,11 @@ class Engine:
         layout = gpc.layout(self.schedule.kind, options)
         if layout.pipeline == 1:
             return model, layout
-        dist.connect(resolve_device("auto").type)
-        layout.filled(dist.world_size())
-        joined = join_stages(
-            model, optimizer, layout.pipeline, options.get("virtual", 1), is_stage=gpc.knows_stage
-        )
+        device = resolve_device("auto")
+        dist.connect(device.type)
+        stages, virtual = layout.filled(dist.world_size()).pipeline, options.get("virtual", 1)
+        known = gpc.knows_stage
+        joined = join_stages(model, optimizer, device, stages, virtual, is_stage=known)
         if isinstance(joined, StagedModel):
             layout = gpc.layout(self.schedule.kind, {**options, "split": joined.pipeline_parts[1:]})
         if verbose:
@@ -233,12 +233,7 @@ class BaseGradientHandler:
 
 
 class DataParallelGradientHandler(BaseGradientHandler):
-    """Request synchronized gradients of replicas, which the layout provides."""
+    """Request gradients that replicas, shards or tied weights share, as the layout provides."""
 
 
-class ZeROGradientHandler(BaseGradientHandler):
-    """Request synchronized gradients of shards, which the layout provides."""
-
-
-class PipelineSharedModuleGradientHandler(BaseGradientHandler):
-    """Request shared gradients of tied weights in a pipeline, which the layout provides."""
+ZeROGradientHandler = PipelineSharedModuleGradientHandler = DataParallelGradientHandler

@@ -51,71 +51,44 @@ class BaseHook:
           after_test
         after_train
 
-    Every method takes the trainer first. In the older style a hook is created with its trainer,
-    ``BaseHook(trainer, priority)``, and its methods do not take it; both are supported. Define
-    ``state_dict`` and ``load_state_dict`` for state that must be restored on resume.
+    Every method takes the trainer first; ``trainer.cur_step`` is the index of the current step even
+    after it. `after_train` runs after a failure too. In the older style a hook is created with its
+    trainer, ``BaseHook(trainer, priority)``, and its methods do not take it; both are supported.
+    Define ``state_dict`` and ``load_state_dict`` for state that must be restored on resume.
     """
 
     priority: int = 10
     timed: bool = False
     """Whether the hook needs the trainer's timer."""
 
-    def __init__(
-        self, *trainer_and_priority: Any, trainer: Any = None, priority: int | None = None
-    ) -> None:
-        given = list(trainer_and_priority)
-        if priority is None and given:
-            priority = given.pop()
-        if given and trainer is None:
-            trainer = given.pop(0)
-        if given or not isinstance(priority, int | None):
+    def __init__(self, *given: Any, trainer: Any = None, priority: int | None = None) -> None:
+        left = list(given)
+        priority = left.pop() if priority is None and left else priority
+        trainer = left.pop() if trainer is None and left else trainer
+        if left or not isinstance(priority, int | None):
             raise TypeError(
-                f"BaseHook got {trainer_and_priority}, expected a priority, or a trainer and a "
-                "priority"
+                f"BaseHook got {given}, expected a priority, or a trainer and a priority"
             )
-        if priority is not None:
-            self.priority = priority
+        self.priority = self.priority if priority is None else priority
         if trainer is not None:
             self.trainer, self.logger = trainer, trainer.logger
 
-    def after_hook_is_attached(self, trainer: Any) -> None:
-        """Run once, after all hooks are attached."""
+    def _nothing(self, trainer: Any, *seen: Any) -> None:
+        """Do nothing: a subclass overrides the points that it needs."""
 
-    def before_train(self, trainer: Any) -> None:
-        """Run before training."""
-
-    def before_train_epoch(self, trainer: Any) -> None:
-        """Run before each epoch."""
-
-    def before_train_iter(self, trainer: Any) -> None:
-        """Run before each step."""
-
-    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Run after each step; ``trainer.cur_step`` is still the index of this step."""
-
-    def after_train_epoch(self, trainer: Any) -> None:
-        """Run after the training of an epoch, before its test."""
-
-    def before_test(self, trainer: Any) -> None:
-        """Run before a test."""
-
-    def before_test_epoch(self, trainer: Any) -> None:
-        """Run before the batches of a test."""
-
-    def before_test_iter(self, trainer: Any) -> None:
-        """Run before each test batch."""
-
-    def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Run after each test batch."""
-
-    def after_test_epoch(self, trainer: Any) -> None:
-        """Run after the batches of a test."""
-
-    def after_test(self, trainer: Any) -> None:
-        """Run after a test."""
-
-    def after_train(self, trainer: Any) -> None:
-        """Run after training, even if it failed."""
+    after_hook_is_attached: Any = _nothing
+    before_train: Any = _nothing
+    before_train_epoch: Any = _nothing
+    before_train_iter: Any = _nothing
+    after_train_iter: Any = _nothing
+    after_train_epoch: Any = _nothing
+    before_test: Any = _nothing
+    before_test_epoch: Any = _nothing
+    before_test_iter: Any = _nothing
+    after_test_iter: Any = _nothing
+    after_test_epoch: Any = _nothing
+    after_test: Any = _nothing
+    after_train: Any = _nothing
 
     def init_runner_states(self, trainer: Any, key: str, val: Any) -> None:
         """Set ``trainer.states[key]`` if it is not set."""
@@ -187,17 +160,14 @@ class _TestMetricHook(MetricHook):
         self.metrics: dict[str, Any] = metrics
 
     def after_hook_is_attached(self, trainer: Any) -> None:
-        """Register the metrics."""
         super().after_hook_is_attached(trainer)
         for mode, metric in self.metrics.items():
             trainer.states["metrics"][mode][self.label] = metric
 
     def before_test(self, trainer: Any) -> None:
-        """Reset the metric."""
         self.metrics["test"].reset()
 
     def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Add a test batch."""
         self.add("test", trainer, output, label, loss)
 
     def add(self, mode: str, trainer: Any, output: Any, label: Any, loss: Any) -> None:
@@ -208,11 +178,9 @@ class _TrainTestMetricHook(_TestMetricHook):
     """Compute a metric over training and tests."""
 
     def before_train_epoch(self, trainer: Any) -> None:
-        """Reset the metric."""
         self.metrics["train"].reset()
 
     def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Add a step, unless its update was skipped."""
         if trainer.run.updated:
             self.add("train", trainer, output, label, loss)
 
@@ -320,10 +288,7 @@ class LRSchedulerHook(MetricHook):
             self.lr_scheduler = build_lr_scheduler(self.lr_scheduler, core.optimizer, total)
         scheduler = getattr(self.lr_scheduler, "of_windows", self.lr_scheduler)
         if trainer.engine.lr_scheduler not in (None, scheduler):
-            raise ValueError(
-                "the engine and an LRSchedulerHook have different schedulers: pass one to one of "
-                "them"
-            )
+            raise ValueError("the engine and an LRSchedulerHook have different schedulers")
         core.lr_schedulers = check_scheduler(scheduler, core.optimizers)
         core.lr_step = "epoch" if self.by_epoch else "step"
         self._optimizer = core.optimizer

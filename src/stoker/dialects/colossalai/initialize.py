@@ -147,7 +147,7 @@ def _loader(given: Any, key: str) -> Any:
 
 
 def _loaders(engine: Engine, train: Any, test: Any) -> tuple[Any, Any]:
-    """Return the loaders with the data shard of this process, in complete windows."""
+    """Return the loaders of this process, in complete windows."""
     every = engine.gradient_accumulation
     if every == 1 and engine.core.data_shard.world_size == 1:
         return train, test
@@ -183,7 +183,6 @@ class _Rates:
         self.of_windows, self._every, self._calls = scheduler, every, 0
 
     def step(self) -> None:
-        """Count a batch."""
         self._calls += 1
         if self._calls % self._every == 0:
             self.of_windows.step()

@@ -101,10 +101,7 @@ launch_from_openmpi = _launcher("Call `launch` in a process started by OpenMPI."
 
 
 def launch_as_given(config: ConfigLike | None, **given: Any) -> None:
-    """Call `launch` with arguments that are given, on the command line, or in the environment.
-
-    ``local_rank`` is the rank unless there is a ``rank``: the oldest version had only that.
-    """
+    """Call `launch` with arguments that are given, on the command line, or in the environment."""
     parsed, _ = get_default_parser().parse_known_args()
     options = {name: value for name, value in given.items() if value is not None}
     options = {**{n: v for n, v in vars(parsed).items() if v is not None}, **options}

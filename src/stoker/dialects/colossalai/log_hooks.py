@@ -1,6 +1,7 @@
 """Hooks that report: log lines, values for the progress bar, TensorBoard."""
 
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +23,30 @@ class _LogHook(BaseHook):
     """Log every ``interval`` epochs and after the last; by default to the trainer's logger."""
 
     def __init__(
-        self,
-        logger: Any = None,
-        interval: int = 1,
-        log_eval: bool = True,
-        priority: int = 10,
+        self, logger: Any = None, interval: int = 1, log_eval: bool = True, priority: int = 10
     ) -> None:
         super().__init__(priority)
         if type(interval) is not int or interval < 1:
             raise ValueError(f"interval must be an integer of at least 1, got {interval!r}")
         self.logger, self.interval, self.log_eval = logger, interval, log_eval
 
-    def after_train_epoch(self, trainer: Any) -> None:
-        """Log a line for the training."""
-        self._log(trainer, "train")
-
-    def after_test_epoch(self, trainer: Any) -> None:
-        """Log a line for the test."""
-        if self.log_eval:
-            self._log(trainer, "test")
-
     def _log(self, trainer: Any, mode: str) -> None:
         run = trainer.run
         text = ""
+        if mode == "test" and not self.log_eval:
+            return
         if run.task != "fit" or run.epoch % self.interval == 0 or run.done:
             text = self.text(trainer, mode)
         if text:
             self.log(trainer, f"[Epoch {run.current_epoch} / {mode.title()}]: {text}")
 
+    after_train_epoch: Any = partialmethod(_log, mode="train")
+    after_test_epoch: Any = partialmethod(_log, mode="test")
+
     def log(self, trainer: Any, message: str) -> None:
-        """Log a message on rank 0."""
         (self.logger or trainer.logger).info(message, ranks=[0])
 
     def text(self, trainer: Any, mode: str) -> str:
-        """Return the text to log."""
         raise NotImplementedError
 
 
@@ -77,21 +68,16 @@ class LogMetricByStepHook(BaseHook):
     def __init__(self, priority: int = 10) -> None:
         super().__init__(priority)
 
-    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Store the values of the step."""
-        self._put(trainer, "train")
-
-    def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Store the values of the test batch."""
-        self._put(trainer, "test")
-
-    def _put(self, trainer: Any, mode: str) -> None:
+    def _put(self, trainer: Any, *seen: Any, mode: str) -> None:
         values = trainer.states["step_metrics"] = {}
         for name, metric in _metrics(trainer, mode).items():
             value = getattr(metric, "get_last_step_info", metric.get_last_step_value)()
             values[name.lower()] = value
             if not isinstance(value, str):
                 trainer.run.events.gauge(f"{mode}/{name.lower()}", lambda value=value: value)
+
+    after_train_iter: Any = partialmethod(_put, mode="train")
+    after_test_iter: Any = partialmethod(_put, mode="test")
 
 
 class LogMemoryByEpochHook(_LogHook):
@@ -199,22 +185,6 @@ class TensorboardHook(BaseHook):
         self._ranks = [0] if dp_rank_0_only or tp_rank_0_only else ranks
         self._writer: Any = None
 
-    def after_train_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Write the metrics of the step."""
-        self._write(trainer, "train", epoch=False)
-
-    def after_train_epoch(self, trainer: Any) -> None:
-        """Write the metrics of the epoch."""
-        self._write(trainer, "train", epoch=True)
-
-    def after_test_iter(self, trainer: Any, output: Any, label: Any, loss: Any) -> None:
-        """Write the metrics of the test batch."""
-        self._write(trainer, "test", epoch=False)
-
-    def after_test_epoch(self, trainer: Any) -> None:
-        """Write the metrics of the test."""
-        self._write(trainer, "test", epoch=True)
-
     def after_test(self, trainer: Any) -> None:
         """Close the file after a test outside of training."""
         if trainer.run.task != "fit":
@@ -235,7 +205,7 @@ class TensorboardHook(BaseHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore nothing."""
 
-    def _write(self, trainer: Any, mode: str, *, epoch: bool) -> None:
+    def _write(self, trainer: Any, *seen: Any, mode: str, epoch: bool) -> None:
         values = {
             name: metric.get_accumulated_value() if epoch else metric.get_last_step_value()
             for name, metric in _metrics(trainer, mode).items()
@@ -250,3 +220,8 @@ class TensorboardHook(BaseHook):
             self._writer = self._make(str(folder), filename_suffix=suffix, purge_step=resumed)
         for name, value in values.items():
             self._writer.add_scalar(f"{name}/{mode}", value, step)
+
+    after_train_iter: Any = partialmethod(_write, mode="train", epoch=False)
+    after_train_epoch: Any = partialmethod(_write, mode="train", epoch=True)
+    after_test_iter: Any = partialmethod(_write, mode="test", epoch=False)
+    after_test_epoch: Any = partialmethod(_write, mode="test", epoch=True)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 
 from stoker.core import dist
@@ -19,22 +19,6 @@ class DistributedLogger:
         self._log = get_logger(f"stoker.{name}")
         self._level = "INFO"
         self._files: list[tuple[Path, str]] = []
-
-    def info(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Log at level INFO."""
-        self._log_line("INFO", message, ranks)
-
-    def warning(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Log at level WARNING."""
-        self._log_line("WARNING", message, ranks)
-
-    def debug(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Log at level DEBUG."""
-        self._log_line("DEBUG", message, ranks)
-
-    def error(self, message: str, ranks: Sequence[int] | None = None) -> None:
-        """Log at level ERROR."""
-        self._log_line("ERROR", message, ranks)
 
     def set_level(self, level: str) -> None:
         """Set the lowest level to log."""
@@ -53,7 +37,8 @@ class DistributedLogger:
         self._files = [(one, at) for one, at in self._files if one != file]
         self._files.append((file, _checked(level)))
 
-    def _log_line(self, level: str, message: str, ranks: Sequence[int] | None) -> None:
+    def log(self, level: str, message: str, ranks: Sequence[int] | None = None) -> None:
+        """Log a message at a level."""
         if _below(level, self._level) or (ranks is not None and dist.rank() not in ranks):
             return
         getattr(self._log, level.lower())(message, ranks=None)
@@ -61,6 +46,9 @@ class DistributedLogger:
             if not _below(level, least):
                 with file.open("a", encoding="utf-8") as out:
                     out.write(f"colossalai - {self.name} - {level}: {message}\n")
+
+    debug, info = partialmethod(log, "DEBUG"), partialmethod(log, "INFO")
+    warning, error = partialmethod(log, "WARNING"), partialmethod(log, "ERROR")
 
 
 def get_dist_logger(

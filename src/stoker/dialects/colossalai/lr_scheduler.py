@@ -1,71 +1,19 @@
 """Learning-rate schedulers. All take ``total_steps``, so that they can be swapped in a config."""
 
-import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
 
-from stoker.dialects.rates import schedule
-
-
-def _warmed(shape: Callable[..., float], more: int = 0) -> Callable[..., float]:
-    """Add a linear warmup before a shape over the remaining steps.
-
-    The rate is reached in the last step of the warmup, or ``more`` steps later.
-    """
-
-    @wraps(shape)
-    def factor(
-        step: int, base: float, total_steps: int, warmup_steps: int = 0, **own: Any
-    ) -> float:
-        if not 0 <= warmup_steps < total_steps:
-            raise ValueError(
-                "warmup_steps must be from 0 to total_steps - 1, "
-                f"got {warmup_steps} of {total_steps}"
-            )
-        if step < warmup_steps:
-            return (step + 1) / (warmup_steps + more)
-        steps = total_steps - warmup_steps
-        return shape(min(step - warmup_steps, steps), steps, base, warmup_steps, **own)
-
-    return factor
-
-
-def _cosine(
-    step: int, steps: int, base: float, _: int, eta_min: float = 0.0, pct_start: float = 0.0
-) -> float:
-    """Hold the rate for ``pct_start`` of the steps, then decay as a cosine to ``eta_min``."""
-    if not 0 <= pct_start < 1:
-        raise ValueError(f"pct_start must be at least 0 and less than 1, got {pct_start}")
-    begin, low = int(steps * pct_start), eta_min / base
-    done = max(0, step - begin) / (steps - begin)
-    return low + (1 - low) * (1 + math.cos(math.pi * done)) / 2
-
-
-def _power(
-    step: int, steps: int, base: float, _: int, end_lr: float = 0.0, power: float = 1.0
-) -> float:
-    """Decay polynomially to ``end_lr``."""
-    return end_lr / base + (1 - end_lr / base) * float((1 - step / steps) ** power)
-
-
-def _falls(
-    step: int, steps: int, base: float, warmup: int, milestones: Sequence[int], gamma: float
-) -> float:
-    """Multiply the rate by ``gamma`` at each of the ``milestones``, counted from step 0."""
-    if not milestones:
-        raise ValueError("milestones must list the steps at which the rate changes, got none")
-    return float(gamma ** bisect_right(sorted(milestones), step + warmup))
+from stoker.dialects.rates import cosine, falls, power, schedule, warmed
 
 
 def _lr(name: str, shape: Callable[..., float], more: int = 0, **options: Any) -> Any:
-    return schedule(name, _warmed(shape, more), total_steps=..., **options, last_epoch=-1)
+    return schedule(name, warmed(shape, more), total_steps=..., **options, last_epoch=-1)
 
 
-class CosineAnnealingLR(_lr("CosineAnnealingLR", _cosine, eta_min=0.0)):  # type: ignore[misc]
+class CosineAnnealingLR(_lr("CosineAnnealingLR", cosine, eta_min=0.0)):  # type: ignore[misc]
     """Decay as a cosine to ``eta_min``; ``T_max`` is torch's name for ``total_steps``."""
 
     def __init__(
@@ -84,73 +32,37 @@ class CosineAnnealingLR(_lr("CosineAnnealingLR", _cosine, eta_min=0.0)):  # type
         )
 
 
-CosineAnnealingWarmupLR = _lr("CosineAnnealingWarmupLR", _cosine, warmup_steps=0, eta_min=0.0)
-FlatAnnealingLR = _lr("FlatAnnealingLR", _cosine, pct_start=0.72)
+CosineAnnealingWarmupLR = _lr("CosineAnnealingWarmupLR", cosine, warmup_steps=0, eta_min=0.0)
+FlatAnnealingLR = _lr("FlatAnnealingLR", cosine, pct_start=0.72)
 FlatAnnealingWarmupLR = _lr(
-    "FlatAnnealingWarmupLR", _cosine, warmup_steps=0, pct_start=0.72, eta_min=0.0
+    "FlatAnnealingWarmupLR", cosine, warmup_steps=0, pct_start=0.72, eta_min=0.0
 )
-LinearWarmupLR = _lr("LinearWarmupLR", _power, more=1, warmup_steps=0)
-PolynomialLR = _lr("PolynomialLR", _power, end_lr=0.0001, power=1.0)
-PolynomialWarmupLR = _lr("PolynomialWarmupLR", _power, warmup_steps=0, end_lr=0.0001, power=1.0)
-MultiStepLR = _lr("MultiStepLR", _falls, milestones=(), gamma=0.1)
-MultiStepWarmupLR = _lr("MultiStepWarmupLR", _falls, warmup_steps=0, milestones=(), gamma=0.1)
+LinearWarmupLR = _lr("LinearWarmupLR", power, more=1, warmup_steps=0)
+PolynomialLR = _lr("PolynomialLR", power, end_lr=0.0001, power=1.0)
+PolynomialWarmupLR = _lr("PolynomialWarmupLR", power, warmup_steps=0, end_lr=0.0001, power=1.0)
+MultiStepLR = _lr("MultiStepLR", falls, milestones=(), gamma=0.1)
+MultiStepWarmupLR = _lr("MultiStepWarmupLR", falls, warmup_steps=0, milestones=(), gamma=0.1)
 
 
-class OneCycleLR(lr_scheduler.OneCycleLR):
-    """torch's scheduler, whose maximum is the rate of the optimizer."""
+def _of_torch(kind: type[LRScheduler], *names: str, **defaults: Any) -> Any:
+    """Return torch's class with a second argument, ``total_steps``, and its ``names`` after it."""
 
-    def __init__(self, optimizer: Optimizer, total_steps: int, *args: Any, **options: Any) -> None:
-        names = (
-            "pct_start",
-            "anneal_strategy",
-            "cycle_momentum",
-            "base_momentum",
-            "max_momentum",
-            "div_factor",
-            "final_div_factor",
-            "last_epoch",
-        )
-        options |= dict(zip(names, args, strict=False))
-        rates = [group["lr"] for group in optimizer.param_groups]
-        super().__init__(optimizer, rates, total_steps, **options)
+    def build(self: Any, optimizer: Optimizer, total_steps: int, *args: Any, **own: Any) -> None:
+        options = {**defaults, **dict(zip((*names, "last_epoch"), args, strict=False)), **own}
+        if kind is lr_scheduler.OneCycleLR:  # its maximum is the rate of the optimizer
+            options["total_steps"] = total_steps
+            options["max_lr"] = [group["lr"] for group in optimizer.param_groups]
+        kind.__init__(self, optimizer, **options)
+
+    return type(kind.__name__, (kind,), {"__init__": build, "__doc__": kind.__doc__})
 
 
-class LambdaLR(lr_scheduler.LambdaLR):
-    """torch's scheduler; ``total_steps`` has no effect on its rates."""
-
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, lr_lambda: Any, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, lr_lambda, last_epoch)
-
-
-class MultiplicativeLR(lr_scheduler.MultiplicativeLR):
-    """torch's scheduler; ``total_steps`` has no effect on its rates."""
-
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, lr_lambda: Any, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, lr_lambda, last_epoch)
-
-
-class StepLR(lr_scheduler.StepLR):
-    """torch's scheduler; ``total_steps`` has no effect on its rates."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int,
-        step_size: int = 1,
-        gamma: float = 0.1,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(optimizer, step_size, gamma, last_epoch)
-
-
-class ExponentialLR(lr_scheduler.ExponentialLR):
-    """torch's scheduler; ``total_steps`` has no effect on its rates."""
-
-    def __init__(
-        self, optimizer: Optimizer, total_steps: int, gamma: float = 1.0, last_epoch: int = -1
-    ) -> None:
-        super().__init__(optimizer, gamma, last_epoch)
+LambdaLR = _of_torch(lr_scheduler.LambdaLR, "lr_lambda")
+MultiplicativeLR = _of_torch(lr_scheduler.MultiplicativeLR, "lr_lambda")
+StepLR = _of_torch(lr_scheduler.StepLR, "step_size", "gamma", step_size=1)
+ExponentialLR = _of_torch(lr_scheduler.ExponentialLR, "gamma", gamma=1.0)
+OneCycleLR = _of_torch(
+    lr_scheduler.OneCycleLR,
+    *("pct_start", "anneal_strategy", "cycle_momentum", "base_momentum", "max_momentum"),
+    *("div_factor", "final_div_factor"),
+)

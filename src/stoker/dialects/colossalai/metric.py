@@ -1,5 +1,6 @@
 """Metrics over steps, which hooks share in ``trainer.states['metrics']``."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -73,11 +74,9 @@ class _AccumulatedMetric(Metric):
         self._last: Scalar = float("nan")
 
     def reset(self) -> None:
-        """Discard all steps."""
         self._all.reset()
 
     def update(self, value: Scalar, weight: float = 1.0) -> None:
-        """Add the value of a step with a weight."""
         self._last = value
         self._all.update(value, weight)
 
@@ -86,14 +85,9 @@ class _AccumulatedMetric(Metric):
         return float(self._last)
 
     def get_accumulated_value(self) -> float:
-        """Return the value over all steps of all processes."""
-        value: float = self._all.compute()
-        return value
+        return float(self._all.compute())
 
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """Return whether ``a`` is higher."""
-        return a > b
+    is_better: Any = staticmethod(operator.gt)
 
 
 class LossMetric(_AccumulatedMetric):
@@ -102,10 +96,7 @@ class LossMetric(_AccumulatedMetric):
     def __init__(self, epoch_only: bool) -> None:
         super().__init__(epoch_only, Mean())
 
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """Return whether ``a`` is lower."""
-        return a < b
+    is_better = staticmethod(operator.lt)
 
 
 class LearningRateMetric(_AccumulatedMetric):
@@ -121,10 +112,7 @@ class LearningRateMetric(_AccumulatedMetric):
 
     get_accumulated_value = _AccumulatedMetric.get_last_step_value
 
-    @staticmethod
-    def is_better(a: float, b: float) -> bool:
-        """Return False."""
-        return False
+    is_better = staticmethod(lambda a, b: False)
 
 
 class AccuracyMetric(_AccumulatedMetric):

@@ -3,14 +3,36 @@
 Layers are split over processes by the layout and not by themselves, so `Linear` is torch's.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import nn as _torch_nn
-from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint as _checkpoint
+
+from stoker.core.errors import did_you_mean
+from stoker.nn import Lamb, Lars
+
+__all__ = ["Lamb", "Lars"]
+
+
+_ALWAYS = {
+    "bias_correction": True,
+    "set_grad_none": True,
+    "amsgrad": False,
+    "nvme_offload_fraction": 0.0,
+    "nvme_offload_dir": None,
+    "wd_after_momentum": False,
+}
+"""Options of optimizers that have only one value here."""
+
+
+def _check_fixed(**options: Any) -> None:
+    for name, value in options.items():
+        if name not in _ALWAYS:
+            raise TypeError(f"the optimizer has no option {name!r}{did_you_mean(name, _ALWAYS)}")
+        if value != _ALWAYS[name]:
+            raise ValueError(f"{name} is always {_ALWAYS[name]!r}: remove {name}={value!r}")
 
 
 class CrossEntropyLoss(_torch_nn.CrossEntropyLoss):
@@ -65,155 +87,32 @@ class FusedAdam(torch.optim.Adam):
         eps: float = 1e-8,
         adamw_mode: bool = True,
         weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        set_grad_none: bool = True,
+        **fixed: Any,
     ) -> None:
-        if not bias_correction or not set_grad_none:
-            raise ValueError("bias_correction and set_grad_none are always on: remove them")
-        super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, decoupled_weight_decay=adamw_mode
-        )
+        _check_fixed(bias_correction=bias_correction, **fixed)
+        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay=adamw_mode)
 
 
 class CPUAdam(FusedAdam):
     """torch's Adam, by default with decoupled weight decay (AdamW)."""
 
-    def __init__(
-        self,
-        model_params: Any,
-        lr: float = 1e-3,
-        bias_correction: bool = True,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        adamw_mode: bool = True,
-        nvme_offload_fraction: float = 0.0,
-        nvme_offload_dir: str | None = None,
-    ) -> None:
-        if nvme_offload_fraction:
-            raise ValueError("optimizer state stays in memory: remove nvme_offload_fraction")
-        super().__init__(model_params, lr, bias_correction, betas, eps, adamw_mode, weight_decay)
+    def __init__(self, model_params: Any, *args: Any, **options: Any) -> None:
+        names = ("lr", "bias_correction", "betas", "eps", "weight_decay", "adamw_mode")
+        super().__init__(model_params, **dict(zip(names, args, strict=False)), **options)
 
 
-class HybridAdam(CPUAdam):
-    """torch's Adam, by default with decoupled weight decay (AdamW)."""
+HybridAdam = CPUAdam
 
 
 class FusedSGD(torch.optim.SGD):
     """torch's SGD."""
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        wd_after_momentum: bool = False,
-    ) -> None:
-        if wd_after_momentum:
-            raise ValueError("weight decay is applied before momentum: remove wd_after_momentum")
-        super().__init__(params, lr, momentum, dampening, weight_decay, nesterov)
+    def __init__(self, params: Any, lr: float = 1e-3, *args: Any, **options: Any) -> None:
+        _check_fixed(wd_after_momentum=options.pop("wd_after_momentum", False))
+        super().__init__(params, lr, *args, **options)
 
 
-class _TrustRatio(Optimizer):
-    """An optimizer that scales the rate of each parameter by its norm and that of its update."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.update(parameter, self.state[parameter], group)
-        return loss
-
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Update one parameter."""
-        raise NotImplementedError
-
-
-class Lamb(_TrustRatio):
-    """LAMB, Adam with layer-wise rates, without bias correction.
-
-    See "Large Batch Optimization for Deep Learning", https://arxiv.org/abs/1904.00962. With
-    ``adam`` all rates are equal.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        adam: bool = False,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options)
-        self.adam = adam
-
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Update one parameter."""
-        grad = parameter.grad
-        assert grad is not None
-        if not state:
-            state.update(exp_avg=torch.zeros_like(grad), exp_avg_sq=torch.zeros_like(grad))
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        one, two = group["betas"]
-        mean.lerp_(grad, 1 - one)
-        square.mul_(two).addcmul_(grad, grad, value=1 - two)
-        change = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * parameter
-        ratio = 1.0 if self.adam else _ratio(parameter.norm(), change.norm())
-        parameter.sub_(change * (group["lr"] * ratio))
-
-
-class FusedLAMB(Lamb):
-    """`Lamb`; use ``clip_grad_norm`` of the config to clip gradients."""
-
-
-class Lars(_TrustRatio):
-    """LARS, SGD with layer-wise rates.
-
-    See "Large Batch Training of Convolutional Networks", https://arxiv.org/abs/1708.03888.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        eeta: float = 1e-3,
-        weight_decay: float = 0.0,
-        epsilon: float = 0.0,
-    ) -> None:
-        if not 0 < eeta <= 1:
-            raise ValueError(f"eeta must be above 0 and at most 1, got {eeta}")
-        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, options | {"eeta": eeta, "epsilon": epsilon})
-
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Update one parameter."""
-        grad, decay = parameter.grad, group["weight_decay"]
-        assert grad is not None
-        norm = parameter.norm()
-        ratio = _ratio(group["eeta"] * norm, grad.norm() + decay * norm + group["epsilon"])
-        change = (grad + decay * parameter).clamp(-10.0, 10.0)
-        if group["momentum"]:
-            if "momentum_buffer" in state:
-                change = state["momentum_buffer"].mul_(group["momentum"]).add_(change)
-            state["momentum_buffer"] = change
-        parameter.sub_(change * (group["lr"] * ratio.clamp(0.0, 50.0)))
-
-
-def _ratio(one: Tensor, other: Tensor) -> Tensor:
-    """Return the ratio of two norms; 1 if one of them is 0."""
-    return torch.where((one > 0) & (other > 0), one / other, torch.ones_like(one))
+FusedLAMB = Lamb
 
 
 def __getattr__(name: str) -> Any:

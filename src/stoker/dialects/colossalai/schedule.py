@@ -22,13 +22,11 @@ class _DivisiblePipeline(_Pipeline):
     """A pipeline that requires batches to divide evenly, as the old schedules did."""
 
     def run(self, context: StepContext) -> None:
-        """Check the batches and run them."""
         for batch in context.batches:
             self._check(batch)
         super().run(context)
 
     def forward_only(self, engine: Core, batch: Any, forward: Any) -> Any:
-        """Check the batch and run it forward."""
         self._check(batch)
         return super().forward_only(engine, batch, forward)
 
@@ -172,11 +170,9 @@ class InterleavedPipelineSchedule(PipelineSchedule):
 
 def _fp16(amp_type: Any, amp_config: Any) -> dict[str, Any]:
     """Return the arguments of a schedule as the key ``fp16`` of a config."""
-    if amp_type is None:
-        if amp_config:
-            raise ValueError("amp_config needs an amp_type, such as AMP_TYPE.TORCH")
-        return {}
-    return {"mode": amp_type, **(amp_config or {})}
+    if amp_type is None and amp_config:
+        raise ValueError("amp_config needs an amp_type, such as AMP_TYPE.TORCH")
+    return {} if amp_type is None else {"mode": amp_type, **(amp_config or {})}
 
 
 class DialectStep(Step):

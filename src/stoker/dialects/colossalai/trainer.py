@@ -7,10 +7,7 @@ from stoker import Hook, Run
 from stoker import Trainer as Core
 from stoker import hooks as stock
 from stoker.dialects.adapter import with_names
-from stoker.dialects.colossalai.checkpoint_hooks import (
-    LoadCheckpointHook,
-    SaveCheckpointHook,
-)
+from stoker.dialects.colossalai.checkpoint_hooks import LoadCheckpointHook, SaveCheckpointHook
 from stoker.dialects.colossalai.engine import Engine
 from stoker.dialects.colossalai.hooks import BaseHook
 from stoker.dialects.colossalai.logging import get_dist_logger
@@ -218,24 +215,19 @@ class _States(Hook):
             run.step = run.epoch * (run.steps_per_epoch or 0)
 
     def before_epoch(self, run: Run) -> None:
-        """Enter an epoch."""
         self._trainer._in_epoch = True
 
     def after_epoch(self, run: Run) -> None:
-        """Leave the epoch."""
         self._trainer._in_epoch = False
 
     def after_run(self, run: Run) -> None:
-        """Leave the epoch, even after a failure."""
         self._trainer._in_epoch = self._trainer.late = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training metrics."""
         metrics = self._trainer.states.get("metrics", {}).get("train", {})
         return {name: metric.state_dict() for name, metric in metrics.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the training metrics."""
         metrics = self._trainer.states.get("metrics", {}).get("train", {})
         for name in metrics.keys() & state.keys():
             metrics[name].load_state_dict(state[name])
@@ -280,7 +272,6 @@ def _clock(trainer: Trainer) -> list[Hook]:
 
 
 def _one_of(name: str, value: Any, older: str, older_value: Any) -> Any:
-    """Return the value of an option that has two names."""
     if value is not None and older_value is not None:
         raise TypeError(f"{older} is an older name of {name}: pass only one of them")
     return older_value if value is None else value

@@ -1,18 +1,19 @@
 """Timers, data loaders, files of weights, and questions about this process."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from functools import partial, partialmethod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint as _checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from stoker import CheckpointError
 from stoker.core import dist
+from stoker.core.timers import MultiTimer as Timers
 from stoker.core.timers import Timer as _Watch
 from stoker.core.tree import is_sharded
 from stoker.data import unsharded
@@ -30,12 +31,12 @@ class Timer(_Watch):
 
     def start(self) -> None:
         """Start the timer."""
-        _synchronize()
+        synchronize()
         super().start()
 
     def stop(self, keep_in_history: bool = False) -> float:  # type: ignore[override]
         """Stop the timer and return its seconds."""
-        _synchronize()
+        synchronize()
         return super().stop(keep=keep_in_history)
 
     def lap(self) -> float:
@@ -44,26 +45,18 @@ class Timer(_Watch):
         super().start()
         return seconds
 
-    def get_history_mean(self) -> float:
-        """Return the mean of the history."""
-        return self.mean
-
-    def get_history_sum(self) -> float:
-        """Return the sum of the history."""
-        return self.total
+    get_history_mean = partialmethod(getattr, "mean")
+    get_history_sum = partialmethod(getattr, "total")
 
 
-class MultiTimer:
+class MultiTimer(Timers):
     """Timers by case-insensitive name, which can be switched off together."""
 
-    def __init__(self, on: bool = True) -> None:
-        self._on = on
-        self._timers: dict[str, tuple[str, Timer]] = {}
+    is_on = property(lambda self: self._on, doc="Whether the timers are on.")
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the timers are on."""
-        return self._on
+    def __init__(self, on: bool = True) -> None:
+        super().__init__(Timer, str.lower)
+        self._on = on
 
     def set_status(self, mode: bool) -> None:
         """Switch the timers on or off."""
@@ -72,25 +65,18 @@ class MultiTimer:
     def start(self, name: str) -> None:
         """Start the timer of that name, and create it if needed."""
         if self._on:
-            self._timers.setdefault(name.lower(), (name, Timer()))[1].start()
+            super().start(name)
 
-    def stop(self, name: str, keep_in_history: bool = False) -> float | None:
+    def stop(self, name: str, keep_in_history: bool = False) -> float | None:  # type: ignore[override]
         """Stop the timer of that name and return its seconds."""
         return self.get_timer(name).stop(keep_in_history) if self._on else None
 
     def get_timer(self, name: str) -> Timer:
         """Return the timer of that name."""
-        if name.lower() not in self._timers:
+        if name not in self:
             raise KeyError(f"no timer {name!r} was started (timers: {[n for n, _ in self]})")
-        return self._timers[name.lower()][1]
-
-    def reset(self, name: str | None = None) -> None:
-        """Reset one timer, or all."""
-        for timer in [self.get_timer(name)] if name is not None else [t for _, t in self]:
-            timer.reset()
-
-    def __iter__(self) -> Iterator[tuple[str, Timer]]:
-        return iter(self._timers.values())
+        timer: Timer = self[name]
+        return timer
 
 
 def get_dataloader(
@@ -142,7 +128,9 @@ def save_checkpoint(
         raise CheckpointError("save_checkpoint got a sharded model: use SaveCheckpointHook instead")
     parts = {"optimizer": optimizer, "lr_scheduler": lr_scheduler}
     states = {name: one.state_dict() for name, one in parts.items() if one is not None}
-    stages = _by_stage((weights, states))
+    count = gpc.pipeline_parallel_size
+    every = dist.all_gather_object((weights, states)) if count > 1 else [(weights, states)]
+    stages = every[:: len(every) // count]
     joined = {name: value for stage in stages for name, value in stage[0].items()}
     if len(joined) < sum(len(stage[0]) for stage in stages):
         raise CheckpointError(
@@ -175,16 +163,8 @@ def load_checkpoint(
     stage = dist.rank() // (dist.world_size() // gpc.pipeline_parallel_size)
     for name, one in {"optimizer": optimizer, "lr_scheduler": lr_scheduler}.items():
         if one is not None and name in saved:
-            states = saved[name]
-            one.load_state_dict(states[stage] if isinstance(states, list) else states)
+            one.load_state_dict(saved[name][stage] if type(saved[name]) is list else saved[name])
     return int(saved.get("epoch", -1))
-
-
-def _by_stage(value: Any) -> list[Any]:
-    """Return the values of all pipeline stages."""
-    stages = gpc.pipeline_parallel_size
-    found = dist.all_gather_object(value) if stages > 1 else [value]
-    return found[:: len(found) // stages]
 
 
 def print_rank_0(msg: str, logger: Any = None) -> None:
@@ -196,15 +176,6 @@ def print_rank_0(msg: str, logger: Any = None) -> None:
             logger.info(msg)
 
 
-def checkpoint(
-    function: Any, activation_offload: bool, *args: Any, use_reentrant: bool = True
-) -> Any:
-    """Call a function whose activations are computed again in backward."""
-    if activation_offload:
-        raise ValueError("activations cannot be offloaded: pass activation_offload=False")
-    return _checkpoint(function, *args, use_reentrant=use_reentrant)
-
-
 def free_port() -> int:
     """Return a port that is free on this machine."""
     with socket.socket() as found:
@@ -212,56 +183,22 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ensure_path_exists(filename: str | Path) -> None:
-    """Create the folder of a file."""
-    Path(filename).parent.mkdir(parents=True, exist_ok=True)
+is_dp_rank_0 = partial(gpc.is_first_rank, ParallelMode.DATA)
+is_tp_rank_0 = partial(gpc.is_first_rank, ParallelMode.TENSOR)
+is_no_pp_or_last_stage = partial(gpc.is_last_rank, ParallelMode.PIPELINE)
 
 
-def conditional_context(context_manager: Any, enable: bool = True) -> AbstractContextManager[Any]:
-    """Return the context manager if enabled."""
-    return context_manager if enable else nullcontext()
+def _is_split(mode: ParallelMode) -> bool:
+    return gpc.get_world_size(mode) > 1
 
 
-def is_dp_rank_0() -> bool:
-    """Return whether this process has the first shard of the data."""
-    return gpc.is_first_rank(ParallelMode.DATA)
-
-
-def is_tp_rank_0() -> bool:
-    """Return whether this process has the first part of each layer."""
-    return gpc.is_first_rank(ParallelMode.TENSOR)
-
-
-def is_no_pp_or_last_stage() -> bool:
-    """Return whether this process has outputs and losses."""
-    return not is_using_pp() or gpc.is_last_rank(ParallelMode.PIPELINE)
-
-
-def is_using_ddp() -> bool:
-    """Return whether several processes read the data."""
-    return bool(gpc.data_parallel_size > 1)
-
-
-def is_using_pp() -> bool:
-    """Return whether the model is in several pipeline stages."""
-    return bool(gpc.pipeline_parallel_size > 1)
+is_using_ddp = partial(_is_split, ParallelMode.DATA)
+is_using_pp = partial(_is_split, ParallelMode.PIPELINE)
 
 
 def get_current_device() -> torch.device:
     """Return the device of this process."""
     return resolve_device("auto")
-
-
-def set_to_cuda(models: Any) -> Any:
-    """Move a module, or a list of modules, to the device of this process."""
-    if isinstance(models, list):
-        return [set_to_cuda(one) for one in models]
-    return models.to(get_current_device())
-
-
-def synchronize() -> None:
-    """Wait for the accelerator."""
-    _synchronize()
 
 
 def empty_cache() -> None:
@@ -270,31 +207,12 @@ def empty_cache() -> None:
         torch.accelerator.empty_cache()
 
 
-def report_memory_usage(message: str, logger: Any = None, report_cpu: bool = False) -> None:
-    """Log the peak memory of this process."""
-    from stoker.hooks.memory import host_peak_gib
-
-    host = host_peak_gib()
-    text = "unknown" if host is None else f"host at most {host * 1024:.1f} MB"
-    if torch.accelerator.is_available():  # untested: CI has no accelerator
-        peak = torch.accelerator.max_memory_allocated() / 2**20
-        text = f"accelerator at most {peak:.1f} MB, {text}"
-    print_rank_0(f"{message}: memory {text}", logger)
+def get_accelerator() -> ModuleType:
+    """Return what has `get_current_device`, `synchronize` and `empty_cache`: this module."""
+    return sys.modules[__name__]
 
 
-class _Accelerator:
-    """The device of this process, as later versions name it."""
-
-    get_current_device = staticmethod(get_current_device)
-    synchronize = staticmethod(synchronize)
-    empty_cache = staticmethod(empty_cache)
-
-
-def get_accelerator() -> _Accelerator:
-    """Return the device of this process and what can be done with it."""
-    return _Accelerator()
-
-
-def _synchronize() -> None:
+def synchronize() -> None:
+    """Wait for the accelerator."""
     if torch.accelerator.is_available():  # untested: CI has no accelerator
         torch.accelerator.synchronize()

@@ -1,9 +1,8 @@
-"""Models that a script has cut into pipeline stages itself.
+"""Build the complete model of a pipeline from stages that each process has made alone.
 
-Stoker splits a complete model. A script for Colossal-AI may pass the complete model too, or each
-process its own stage, as ``gpc.get_local_rank(ParallelMode.PIPELINE)`` numbers it; with
-``num_chunks`` an `nn.ModuleList` of stages. In that case the processes describe their stages to
-each other, and each builds the complete model with placeholders for the stages of the others.
+Use it for a model that is too large to be built in one process, or that a script has cut itself.
+The processes describe their stages to each other, and each gets the complete model, with
+placeholders without memory for the stages of the others.
 """
 
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from stoker.core import dist
-from stoker.engine.checks import resolve_device
 
 Described = dict[str, Any]
 
@@ -32,10 +30,9 @@ class StagedModel(nn.Module):
 class _OtherStage(nn.Module):
     """A placeholder with the parameters of a stage that another process holds, without memory."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: Described, device: torch.device) -> None:
         super().__init__()
         self.modules_of_stage = described["modules"]
-        device = resolve_device("auto")
         for name, shape, dtype, trained in described["parameters"]:
             owner: nn.Module = self
             *path, last = name.split(".")
@@ -52,19 +49,27 @@ class _OtherStage(nn.Module):
 
 
 def join_stages(
-    model: nn.Module, optimizer: Any, processes: int, virtual: int, *, is_stage: bool
+    model: nn.Module,
+    optimizer: Any,
+    device: torch.device,
+    processes: int,
+    virtual: int = 1,
+    *,
+    is_stage: bool = True,
 ) -> nn.Module:
     """Return the complete model of a pipeline. All processes must call it.
 
-    If each process has passed its own stages, the optimizer gets placeholders for the parameters
-    of the others, so that its saved state is that of the complete model.
+    The optimizer gets placeholders for the parameters of the other stages, so that its saved state
+    is that of the complete model. Use ``Layout(pipeline=…, split=model.pipeline_parts[1:])``.
 
     Args:
-        model: the complete model, or the stages of this process.
-        optimizer: changed in place.
+        model: the stage of this process, or an `nn.ModuleList` of its ``virtual`` stages. If
+            ``is_stage`` is False, models that are the same in all processes are complete models.
+        optimizer: that of the parameters in this process; changed in place.
+        device: where placeholders are.
         processes: the number of processes in the pipeline.
         virtual: the number of stages per process.
-        is_stage: whether the model is a stage even if all processes have passed equal ones.
+        is_stage: whether the model is known to be a stage.
     """
     stages = list(model) if isinstance(model, nn.ModuleList) else [model]
     described = [_describe(stage) for stage in stages]
@@ -81,7 +86,7 @@ def join_stages(
         [
             stages[index // processes]
             if index % processes == own
-            else _OtherStage(rows[index % processes][0][0][index // processes])
+            else _OtherStage(rows[index % processes][0][0][index // processes], device)
             for index in range(processes * virtual)
         ]
     )
@@ -112,13 +117,13 @@ def _check_stages(rows: list[list[Any]], virtual: int) -> None:
     for stage, row in enumerate(rows):
         if any(other[0] != row[0][0] for other in row):
             raise ValueError(
-                f"processes of pipeline stage {stage} have passed different models: take the stage "
-                "of a process from gpc.get_local_rank(ParallelMode.PIPELINE)"
+                f"processes of pipeline stage {stage} have passed different models: the stage of a "
+                f"process is its rank // {len(row)}"
             )
         if len(row[0][0]) != virtual:
             raise ValueError(
                 f"pipeline stage {stage} has passed {len(row[0][0])} stages, expected {virtual} in "
-                "each process: an nn.ModuleList of model.num_chunks stages"
+                "each process (several as an nn.ModuleList)"
             )
         if len(row[0][1]) != len(rows[0][0][1]):
             raise ValueError(
