@@ -86,13 +86,3 @@ class Checkpointer:
         """Mark a checkpoint as the last."""
         if self.save_to_disk and dist.is_main():
             write_atomic(self.save_dir / "last_checkpoint", last_filename_basename)
-
-
-def get_missing_parameters_message(keys: Sequence[str]) -> str:
-    """Return the line that reports parameters which a checkpoint does not have."""
-    return f"missing in the checkpoint: {', '.join(keys)}"
-
-
-def get_unexpected_parameters_message(keys: Sequence[str]) -> str:
-    """Return the line that reports parameters which a model does not have."""
-    return f"unexpected in the checkpoint: {', '.join(keys)}"

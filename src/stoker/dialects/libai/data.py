@@ -17,42 +17,29 @@ from stoker.dialects.libai.lazy import LazyCall
 
 @dataclass
 class DistTensorData:
-    """A tensor of a sample, with the placement that OneFlow needs and torch does not.
-
-    Attributes:
-        tensor: The tensor.
-        sbp_list: How OneFlow would split it; not used.
-        placement_idx: The layer on whose stage OneFlow would place it; not used.
-    """
+    """A tensor of a sample; the placement that OneFlow needs is not used."""
 
     tensor: Tensor
     sbp_list: list[str] = field(default_factory=lambda: ["split_0", "broadcast"])
     placement_idx: int = 0
 
-    @property
-    def described(self) -> str:
-        """What samples of a batch have in common."""
-        return f"shape {list(self.tensor.shape)} of {self.sbp_list} at {self.placement_idx}"
-
-    def to_global(
-        self, sbp: Any = None, placement: Any = None, device_type: str | None = None
-    ) -> None:
+    def to_global(self, sbp: Any = None, placement: Any = None, device_type: Any = None) -> None:
         """Do nothing: the engine places a batch."""
 
     @staticmethod
     def stack(distTensor_lists: Sequence["DistTensorData"]) -> "DistTensorData":  # noqa: N803
         """Stack the tensors of several samples of one shape."""
-        first = distTensor_lists[0]
+        kinds = []
         for one in distTensor_lists:
             if not isinstance(one.tensor, Tensor):
                 raise TypeError(
                     f"DistTensorData.tensor is a {type(one.tensor).__name__}, expected a tensor: "
                     "check what __getitem__ of the dataset returns"
                 )
-            if one.described != first.described:
-                raise ValueError(f"samples differ: {one.described} and {first.described}")
-        tensors = torch.stack([one.tensor for one in distTensor_lists])
-        return DistTensorData(tensors, first.sbp_list, first.placement_idx)
+            kinds.append((one.tensor.shape, one.sbp_list, one.placement_idx))
+            if kinds[-1] != kinds[0]:
+                raise ValueError(f"samples differ: {kinds[-1]} and {kinds[0]}")
+        return DistTensorData(torch.stack([one.tensor for one in distTensor_lists]), *kinds[0][1:])
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -141,22 +128,20 @@ class CyclicSampler(Sampler[list[int]]):
         data_parallel_size: int = 1,
         seed: int = 0,
     ) -> None:
-        self.dataset, self.data_size = dataset, len(dataset)
         self.micro_batch_size, self.shuffle, self.seed = micro_batch_size, shuffle, seed
-        self.data_parallel_rank, self.data_parallel_size = data_parallel_rank, data_parallel_size
+        self.data_parallel_rank, self.consumed_samples = data_parallel_rank, consumed_samples
         self.num_replicas = data_parallel_size  # by which Stoker knows that it is sharded
-        self.consumed_samples = consumed_samples
-        batches = self.data_size // (micro_batch_size * data_parallel_size)
+        batches = len(dataset) // (micro_batch_size * data_parallel_size)
         if not batches:
             raise ValueError(
-                f"the dataset has {self.data_size} samples, fewer than one batch of "
+                f"the dataset has {len(dataset)} samples, fewer than one batch of "
                 f"{micro_batch_size} on each of {data_parallel_size} ranks"
             )
         self.data_size_per_epoch = batches * micro_batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
         size = self.data_size_per_epoch
-        epoch, start = divmod(self.consumed_samples // self.data_parallel_size, size)
+        epoch, start = divmod(self.consumed_samples // self.num_replicas, size)
         passes = (_order(size, self.shuffle, self.seed + at) for at in count(epoch))
         indices = islice(chain.from_iterable(passes), start, None)
         first = self.data_parallel_rank * size
@@ -185,8 +170,11 @@ class SingleRoundSampler(Sampler[list[int]]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.dataset, self.data_size = dataset, len(dataset)
-        self.micro_batch_size, self.shuffle = micro_batch_size, shuffle
+        self.data_size, self.micro_batch_size, self.shuffle = (
+            len(dataset),
+            micro_batch_size,
+            shuffle,
+        )
         self.data_parallel_rank, self.data_parallel_size = data_parallel_rank, data_parallel_size
         self.seed, self.drop_last = seed, drop_last
 
@@ -314,17 +302,16 @@ def build_nlp_train_val_test_loader(
     test_batch_size: int,
     train_sampler: Any = None,
     test_sampler: Any = None,
-    num_workers: int = 4,
     consumed_samples: int = 0,
-    seed: int = 0,
-    collate_fn: Any = None,
     dataset_mixer: Callable[[list[Any]], Any] = ConcatDataset,
+    **options: Any,
 ) -> tuple[Any, Any, Any]:
     """Split the documents of text datasets in three, and return a loader for each part.
 
     ``dataset`` is a node or a list of them. Its ``indexed_dataset`` has the documents, of which
     ``splits`` gives the shares of training, validation and test; its ``max_num_samples`` becomes
-    the one of each part in ``train_val_test_num_samples``. ``weights`` are not used, as in LiBai.
+    the one of each part in ``train_val_test_num_samples``. ``weights`` are not used, as in LiBai;
+    ``options`` are those of `build_image_train_loader`.
     """
     nodes = list(dataset) if isinstance(dataset, list | ListConfig) else [dataset]
     if not len(nodes) == len(splits) == len(weights):
@@ -337,19 +324,13 @@ def build_nlp_train_val_test_loader(
         for node, shares in zip(nodes, splits, strict=True)
     ]
     train, valid, test = (dataset_mixer(list(part)) for part in zip(*parts, strict=True))
-    common: Any = {"num_workers": num_workers, "seed": seed, "collate_fn": collate_fn}
-    loader, _, _ = build_image_train_loader(
-        train,
-        train_batch_size,
-        sampler=train_sampler,
-        consumed_samples=consumed_samples,
-        **common,
+    options["sampler"] = train_sampler
+    loader, *_ = build_image_train_loader(
+        train, train_batch_size, consumed_samples=consumed_samples, **options
     )
-    return (
-        loader,
-        build_image_test_loader(valid, test_batch_size, sampler=test_sampler, **common),
-        build_image_test_loader(test, test_batch_size, sampler=test_sampler, **common),
-    )
+    options["sampler"] = test_sampler
+    others = [build_image_test_loader(part, test_batch_size, **options) for part in (valid, test)]
+    return loader, others[0], others[1]
 
 
 def _parts_of(node: Any, shares: Sequence[float], limits: Sequence[int]) -> list[Any]:

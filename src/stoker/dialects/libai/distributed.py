@@ -4,8 +4,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from stoker import Layout
 from stoker.core import dist as _dist
 
@@ -16,11 +14,6 @@ is_main_process, synchronize = _dist.is_main, _dist.barrier
 def get_local_rank() -> int:
     """Return the rank of this process on this machine."""
     return int(os.environ.get("LOCAL_RANK", _dist.rank()))
-
-
-def get_num_nodes() -> int:
-    """Return the number of machines."""
-    return max(1, get_world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", get_world_size())))
 
 
 def is_last_process() -> bool:
@@ -35,7 +28,6 @@ class DistUtil:
     data_parallel_size: int = 1
     tensor_parallel_size: int = 1
     device_type: str = "cuda"
-    pipeline_parallel_size: int = 1
 
 
 _current: list[DistUtil] = []
@@ -68,11 +60,6 @@ def get_tensor_parallel_size() -> int:
     return get_dist_util().tensor_parallel_size
 
 
-def get_pipeline_parallel_size() -> int:
-    """Return the number of pipeline stages."""
-    return get_dist_util().pipeline_parallel_size
-
-
 def broadcast_py_object(obj: Any, src: int = 0) -> Any:
     """Return the object of rank ``src``."""
     return _dist.broadcast_object(obj, src)
@@ -82,11 +69,6 @@ def device() -> str:
     """Return the device for an engine."""
     kind = get_dist_util().device_type
     return "auto" if kind == "cuda" else kind
-
-
-def convert_to_distributed_default_setting(t: Tensor) -> Tensor:
-    """Return the tensor: the engine places a model."""
-    return t
 
 
 def layout_of(cfg: Any) -> Layout:

@@ -176,12 +176,6 @@ class PathManagerBase:
         for handler in (self._native_path_handler, *self._path_handlers.values()):
             handler._strict_kwargs_check = enable
 
-    def async_join(self, *paths: str, **kwargs: Any) -> bool:
-        """Do nothing: `opena` has written everything when its file is closed."""
-        return True
-
-    async_close = async_join
-
 
 class PathManagerFactory:
     """Path managers by name."""

@@ -78,11 +78,8 @@ class LazyConfig:
     ) -> Any:
         """Load a .py, .yaml or .yml file, or only the given ``keys`` of it.
 
-        Args:
-            filename: The file. A Python file is executed; its dicts and nodes are the config.
-            keys: A name, or several.
-            allow: Prefixes of names that a YAML file may use in addition to those of torch,
-                torchmetrics and stoker and of modules in its own folder.
+        A Python file is executed. A YAML file may name what is in torch, torchmetrics, stoker and
+        modules of its own folder, and what the prefixes in ``allow`` name.
         """
         path = Path(filename)
         if path.suffix not in (".py", ".yaml", ".yml"):

@@ -16,15 +16,8 @@ class GraphBase:
     A subclass may override `build`, which computes the losses of a batch, calls ``backward`` while
     ``is_train`` is set, and returns the losses; the update follows it.
 
-    Args:
-        model: The model.
-        optimizer: Updates the model.
-        lr_scheduler: The scheduler of the optimizer; a hook steps it.
-        is_train: Whether the graph trains the model, or only evaluates it.
-        backend: The backend of `torch.compile`.
-        options: What LiBai's graphs take and the trainer knows from the config: ``fp16``,
-            ``activation_checkpoint``, ``grad_acc_steps``, ``zero_optim``, ``zero_stage``,
-            ``auto_parallel_conf``, ``global_mode``, ``device``.
+    ``backend`` is that of `torch.compile`. Other options of LiBai's graphs, such as ``fp16``, are
+    taken from the config by the trainer.
     """
 
     def __init__(
