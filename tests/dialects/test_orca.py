@@ -561,7 +561,7 @@ def test_other_metrics_have_their_names():
     [
         ({"backend": "sprak"}, "did you mean 'spark'"),
         ({"config": {"batch_size": 3}}, "has a batch_size"),
-        ({"scheduler_step_freq": "step"}, "'epoch' or 'batch'"),
+        ({"scheduler_step_freq": "step"}, "one of epoch, batch, got 'step'"),
         ({"workers_per_node": 0}, "integer of at least 1"),
     ],
 )

@@ -168,6 +168,7 @@ class RunnerHook(Hook):
     def before_epoch(self, run: Run) -> None:
         """Discard the stats of the last epoch."""
         self._runner.epoch_stats, self._samples = Stats(), run.samples
+        self._runner.finished = run.current_epoch - 1
         self._timers.clear()
 
     def after_train_epoch(self, run: Run) -> None:
@@ -205,6 +206,7 @@ class RunnerHook(Hook):
     def after_epoch(self, run: Run) -> None:
         """Compute the stats of the epoch."""
         assert run.feeder is not None
+        self._runner.finished = None
         count = int(dist.all_reduce_max(run.feeder.position.batches)[0])
         row = Stats(epoch=run.current_epoch, batch_count=count)
         row |= {"num_samples": run.samples - self._samples}

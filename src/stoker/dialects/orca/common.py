@@ -120,9 +120,8 @@ def _check_open(runtime: str) -> None:
 
 def init_nncontext(*_: Any, **options: Any) -> Any:
     """Return the active SparkContext, or that of a local session; ``conf`` has settings."""
-    if OrcaContext.session is None:
-        return init_orca_context("local", **options)
-    return OrcaContext.get_spark_context()
+    opened = OrcaContext.session is not None
+    return OrcaContext.get_spark_context() if opened else init_orca_context("local", **options)
 
 
 def stop_orca_context() -> None:

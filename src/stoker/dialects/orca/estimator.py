@@ -95,10 +95,7 @@ class Estimator:
         logging.getLogger("stoker").setLevel(log_level)
         return estimator
 
-    @staticmethod
-    def latest_checkpoint(checkpoint_dir: str | Path) -> str:
-        """Return the file of the newest complete checkpoint, also of an unfinished run."""
-        return ModelCheckpoint.get_latest_checkpoint(checkpoint_dir)
+    latest_checkpoint = staticmethod(ModelCheckpoint.get_latest_checkpoint)
 
 
 class PyTorchEstimator:

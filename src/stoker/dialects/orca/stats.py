@@ -14,8 +14,6 @@ from stoker.core.types import Output
 from stoker.dialects.orca.metrics import MetricOfRun
 from stoker.dialects.orca.torch_runner import TorchRunner
 
-_SAMPLES = ("num_samples", "val_num_samples")
-
 
 class Stats(dict[str, Any]):
     """Results by name, which are found with or without ``val_``, in upper or lower case."""
@@ -55,7 +53,9 @@ def _with_prefix(name: str) -> str:
 def process_stats(worker_stats: Sequence[Mapping[str, Any]]) -> Stats:
     """Return the stats of several workers as one: means weighted by samples, and total samples."""
     first = worker_stats[0]
-    found = Stats({name: sum(s[name] for s in worker_stats) for name in _SAMPLES if name in first})
+    found = Stats(
+        {name: sum(s[name] for s in worker_stats) for name in first if name.endswith("num_samples")}
+    )
     for name in first:
         if name not in found:
             samples = "val_num_samples" if name.startswith("val_") else "num_samples"

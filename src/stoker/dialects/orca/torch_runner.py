@@ -35,6 +35,7 @@ class TorchRunner:
         self.run = Run(engine)
         several = dist.world_size() > 1 or engine.moves_batches
         self.model: Any = _Model(engine) if several else engine.model
+        self.finished: int | None = None  # how many epochs are, within an epoch
         self.logger = get_logger()
         self.pocket: dict[str, Any] = {}
         self.epoch_stats: dict[str, Any] = {}
@@ -54,7 +55,11 @@ class TorchRunner:
 
     # Counters and limits
 
-    epochs = property(lambda self: self.run.epoch, doc="Finished epochs.")
+    @property
+    def epochs(self) -> int:
+        """Finished epochs; the current one is finished after its validation."""
+        return self.run.epoch if self.finished is None else self.finished
+
     epoch = property(lambda self: self.run.current_epoch, doc="The current epoch, from 1.")
     global_step = property(lambda self: self.run.step, doc="Finished updates.")
     rank = property(lambda self: dist.rank(), doc="The number of this process.")
@@ -87,7 +92,10 @@ class TorchRunner:
 
     optimizer = property(lambda self: self.engine.optimizer, doc="What its creator made.")
     criterion = property(lambda self: self.engine.criterion, doc="The loss function.")
-    metrics = property(lambda self: renamed(self.run.metrics), doc="The results so far.")
+    metrics = property(
+        lambda self: {name.replace("/", "_"): v for name, v in self.run.metrics.items()},
+        doc="The results so far: ``val_loss`` and so on.",
+    )
     models = property(lambda self: [self.engine.model], doc="The model, in a list.")
     optimizers = property(lambda self: list(self.engine.optimizers.values()), doc="All of them.")
     schedulers = property(lambda self: list(self.engine.lr_schedulers.values()), doc="All.")
@@ -193,11 +201,6 @@ def state_of(engine: Engine, run: Run) -> dict[str, Any]:
         **({"optimizers": list(optimizers.values())} if optimizers else {}),
         **({"schedulers": list(schedulers.values())} if schedulers else {}),
     }
-
-
-def renamed(results: Mapping[str, float]) -> dict[str, float]:
-    """Return results under the names of Orca: ``val/loss`` becomes ``val_loss``."""
-    return {name.replace("/", "_"): value for name, value in results.items()}
 
 
 class _Model:
