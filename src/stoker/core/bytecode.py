@@ -258,8 +258,9 @@ def own_functions(kind: type) -> Iterator[FunctionType]:
     for name, value in vars(kind).items():
         if name in _UNUSED:
             continue
-        function = as_function(getattr(value, "fget", None) or value)
-        found = inspect.unwrap(function) if function is not None else None
+        wrapped = isinstance(value, staticmethod | classmethod)
+        found = value.__func__ if wrapped else getattr(value, "fget", None) or value
+        found = inspect.unwrap(found) if callable(found) else found
         if isinstance(found, FunctionType) and is_user_code(found.__code__, found.__module__):
             yield found
 
