@@ -1036,7 +1036,7 @@ def test_names_of_a_config_file_are_read_through_the_context(tmp_path):
         (dict(fp16=dict(mode=AMP_TYPE.TORCH), zero=dict()), "cannot be combined"),
         (dict(torch_ddp=dict(static_graph=True)), "torch_ddp has 'static_graph'"),
         (dict(zero=dict(stage=2)), "zero has 'stage'"),
-        (dict(fp16=dict(init_scale=2.0)), "fp16 is .*expected a dict"),
+        (dict(fp16=dict(init_scale=2.0)), "expected a dict(mode=AMP_TYPE.TORCH"),
         (dict(fp16=dict(mode="half")), "fp16 has mode 'half'"),
     ],
 )

@@ -92,7 +92,7 @@ class Ranks:
         return self.is_launched and parallel_mode in _DIMS
 
     def get_group(self, parallel_mode: ParallelMode) -> Any:
-        """Return the process group of torch.distributed; None in a single process."""
+        """Return the process group for collectives; None in a single process."""
         return dist.group_of(self.get_ranks_in_group(parallel_mode))
 
     get_cpu_group = get_group
