@@ -22,7 +22,7 @@ CALLED_BY_TRAIN = {
     "get_train_dataloader", "get_eval_dataloader",
 }  # fmt: skip
 CALLED_BY_USERS = {"predict", "add_callback", "set_optimizer", "set_loss", "push_model_to_hub"}
-HELPERS = {"measured", "results", "owns"}  # Stoker's own
+HELPERS = {"measured", "results", "owns", "ready"}  # Stoker's own
 PARTS_OF_OTHERS = {  # called by the default body of a method that is itself overridden
     "compute_loss", "update_metrics", "compute_metric",
 }  # fmt: skip

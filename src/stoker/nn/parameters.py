@@ -102,20 +102,22 @@ class LayerFreezer:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._layers = dict(model.named_children())
+        self.layer_names = list(self._layers)
+        self.layer_count = len(self.layer_names)
 
     def by_names(self, names: Iterable[str], freeze: bool = True) -> None:
         """Freeze layers by name; a dotted name is a nested layer: ``"encoder.0"``."""
         for layer in [self._named(name) for name in names]:
             layer.requires_grad_(not freeze)
 
-    def by_idx(self, indices: Iterable[int], freeze: bool = True) -> None:
+    def by_idx(self, idx: Iterable[int], freeze: bool = True) -> None:
         """Freeze layers by index; negative indices count from the end."""
-        for layer in [self._at(index) for index in indices]:
+        for layer in [self._at(index) for index in idx]:
             layer.requires_grad_(not freeze)
 
-    def set_slice(self, index: int | slice, freeze: bool = True) -> None:
-        """Freeze the layers before ``index`` (-1: all but the last), or those of a slice."""
-        part = index if isinstance(index, slice) else slice(index)
+    def set_slice(self, slice_num: int | slice, freeze: bool = True) -> None:
+        """Freeze the layers before ``slice_num`` (-1: all but the last), or those of a slice."""
+        part = slice_num if isinstance(slice_num, slice) else slice(slice_num)
         for layer in list(self._layers.values())[part]:
             layer.requires_grad_(not freeze)
 

@@ -2,34 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from stoker import Hook, hooks
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.dialects.towhee.metrics import as_number
 from stoker.events import TensorBoard
 from stoker.hooks.base.monitor import Mode
 
 Logs: TypeAlias = dict[str, Any]
 
-POINTS = (
-    "on_batch_begin",
-    "on_batch_end",
-    "on_epoch_begin",
-    "on_epoch_end",
-    "on_train_begin",
-    "on_train_end",
-    "on_train_batch_begin",
-    "on_train_batch_end",
-    "on_eval_batch_begin",
-    "on_eval_batch_end",
-    "on_eval_begin",
-    "on_eval_end",
-)
-"""The points at which callbacks are called."""
-
-_SETTERS = ("set_model", "set_optimizer", "set_trainercontrol")
 _KNOWN = ("epoch_loss", "epoch_metric", "step_loss", "eval_epoch_loss", "eval_epoch_metric")
 
 
@@ -74,17 +59,12 @@ class Callback:
     optimizer: Any = None
     trainercontrol: Any = None
 
-    def set_model(self, model: Any) -> None:
-        """Set ``model``; call it if your callback needs one."""
-        self.model = model
+    def _set(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
 
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Set ``optimizer``; call it if your callback needs one."""
-        self.optimizer = optimizer
-
-    def set_trainercontrol(self, trainercontrol: "TrainerControl") -> None:
-        """Set ``trainercontrol``; call it if your callback needs one."""
-        self.trainercontrol = trainercontrol
+    set_model = partialmethod(_set, "model")
+    set_optimizer = partialmethod(_set, "optimizer")
+    set_trainercontrol = partialmethod(_set, "trainercontrol")
 
     def hook(self, output_dir: Path) -> Hook | None:
         """Return a Stoker hook that implements the callback, or None."""
@@ -128,6 +108,10 @@ class Callback:
         """Run after an evaluation; its results are in the logs."""
 
 
+POINTS = [name for name in vars(Callback) if name.startswith("on_")]
+"""The points at which callbacks are called."""
+
+
 class CallbackList:
     """Callbacks in order of addition; each point calls all of them."""
 
@@ -149,7 +133,7 @@ class CallbackList:
         return f"CallbackList({self.callbacks!r})"
 
     def __getattr__(self, name: str) -> Any:
-        if name not in POINTS and name not in _SETTERS:
+        if not name.startswith(("on_", "set_")) or not hasattr(Callback, name):
             raise AttributeError(f"a CallbackList has no {name!r}{did_you_mean(name, POINTS)}")
 
         def call(*arguments: Any, **named: Any) -> None:
@@ -210,16 +194,6 @@ class EarlyStoppingCallback(Callback):
         self.load_state_dict: Callable[[dict[str, Any]], None] = (
             self._early_stopping.load_state_dict
         )
-
-    @property
-    def wait(self) -> int:
-        """How many results in a row brought no improvement."""
-        return self._early_stopping.waited
-
-    @property
-    def best(self) -> float | None:
-        """The best result so far."""
-        return self._early_stopping.monitor.best
 
     def get_monitor_value(self, logs: Logs) -> Any:
         """Return the result to check, or None if there is none yet; override it for another."""
@@ -308,11 +282,6 @@ class TensorBoardCallBack(Callback):
         log_dir: str | None = None,
         comment: str = "",
     ) -> None:
-        if isinstance(summary_writer_constructor, str):
-            raise TypeError(
-                f"summary_writer_constructor is {summary_writer_constructor!r}, expected a class: "
-                "did you mean log_dir?"
-            )
         self.log_dir, self.comment = log_dir, comment
         self.tb_writer: Any = None
         if summary_writer_constructor is not None:
@@ -340,7 +309,7 @@ class TensorBoardCallBack(Callback):
         if self.tb_writer is not None and dist.is_main():
             for name in names:
                 if name in logs:
-                    self.tb_writer.add_scalar(name, _plain(logs[name]), logs[step])
+                    self.tb_writer.add_scalar(name, as_number(logs[name]), logs[step])
 
 
 class PrintCallBack(Callback):
@@ -365,7 +334,7 @@ class PrintCallBack(Callback):
         self._line(logs, "global_step", "epoch_loss", "epoch_metric")
 
     def _line(self, logs: Logs, *names: str) -> None:
-        shown = [f"{name}={_plain(logs[name])}" for name in names if name in logs]
+        shown = [f"{name}={as_number(logs[name])}" for name in names if name in logs]
         if dist.is_main():
             print(", ".join([f"epoch={logs['epoch']}/{self.total_epoch_num}", *shown]), flush=True)
 
@@ -379,7 +348,3 @@ class ProgressBarCallBack(Callback):
     def hook(self, output_dir: Path) -> Hook:
         """Return Stoker's progress bar."""
         return hooks.Progress()
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

@@ -13,17 +13,12 @@ from stoker.dialects.towhee.overrides import is_user_evaluation
 from stoker.dialects.towhee.results import PassResults
 
 PLACES = {
-    "on_train_begin": "before_train",
-    "on_epoch_begin": "before_epoch",
-    "on_train_batch_begin": "before_step",
-    "on_train_batch_end": "after_step",
-    "on_eval_begin": "before_val",
-    "on_eval_batch_begin": "before_val_step",
-    "on_eval_batch_end": "after_val_step",
-    "on_eval_end": "after_val",
-    "on_epoch_end": "after_epoch",
-    "on_train_end": "after_train",
-}
+    "on_train_begin": "before_train", "on_train_end": "after_train",
+    "on_epoch_begin": "before_epoch", "on_epoch_end": "after_epoch",
+    "on_train_batch_begin": "before_step", "on_train_batch_end": "after_step",
+    "on_eval_begin": "before_val", "on_eval_end": "after_val",
+    "on_eval_batch_begin": "before_val_step", "on_eval_batch_end": "after_val_step",
+}  # fmt: skip
 """The points of Towhee and the points of Stoker at which they are called."""
 
 
@@ -132,16 +127,16 @@ class LogsHook(Hook):
         """Record the results under the names of Towhee and of Stoker."""
         self.evaluating = False
         self.logs |= self.evaluation.values()
-        for name, own in (("eval_epoch_loss", "loss"), ("eval_epoch_metric", "metric")):
-            if (value := _as_number(self.logs.get(name))) is not None:
+        for own in ("loss", "metric"):
+            if (value := _as_number(self.logs.get(f"eval_epoch_{own}"))) is not None:
                 run.metrics[f"{run.val_name}/{own}"] = value
-                run.events.put_scalar(name, value, smoothing_hint=False)
+                run.events.put_scalar(f"eval_epoch_{own}", value, smoothing_hint=False)
 
     def after_train_epoch(self, run: Run) -> None:
         """Record the results of the epoch."""
         self.fill()
-        for name, own in (("epoch_loss", "loss"), ("epoch_metric", "metric")):
-            if (value := _as_number(self.logs.get(name))) is not None:
+        for own in ("loss", "metric"):
+            if (value := _as_number(self.logs.get(f"epoch_{own}"))) is not None:
                 run.metrics[f"train/{own}"] = value
 
     def after_epoch(self, run: Run) -> None:

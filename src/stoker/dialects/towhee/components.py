@@ -32,19 +32,13 @@ from stoker.nn import lr
 _log = get_logger()
 
 _SCHEDULES: dict[str, Callable[..., Any]] = {
-    "linear": lr.linear,
-    "cosine": lr.cosine,
-    "cosine_with_restarts": lr.cosine,
-    "polynomial": lr.polynomial,
-    "constant": lr.constant,
-    "constant_with_warmup": lr.constant,
-}
+    "linear": lr.linear, "cosine": lr.cosine, "cosine_with_restarts": lr.cosine,
+    "polynomial": lr.polynomial, "constant": lr.constant, "constant_with_warmup": lr.constant,
+}  # fmt: skip
 NATIVE = {
-    "eval_epoch_metric": "val/metric",
-    "eval_epoch_loss": "val/loss",
-    "epoch_metric": "train/metric",
-    "epoch_loss": "train/loss",
-}
+    "eval_epoch_metric": "val/metric", "eval_epoch_loss": "val/loss",
+    "epoch_metric": "train/metric", "epoch_loss": "train/loss",
+}  # fmt: skip
 """The names of the results that can be monitored, in Stoker."""
 
 
@@ -81,7 +75,7 @@ def build_scheduler(
     ``so_far`` is how many were made already, and the schedule of those.
     """
     steps, old = so_far
-    rates = [group.get("lr") for group in optimizer.param_groups]
+    rates: list[Any] = [group.get("lr") for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         if "lr" not in group:
             raise ValueError(
@@ -91,17 +85,16 @@ def build_scheduler(
         group["lr"] = group.get("initial_lr", group["lr"])
     made = _scheduler(configs, optimizer, total)
     if steps and isinstance(made, LambdaLR):
-        made.last_epoch = steps
-        made._last_lr = [
-            base * factor(steps)  # the rate that a training of this length has here
-            for base, factor in zip(made.base_lrs, made.lr_lambdas, strict=True)
-        ]
-        for group, rate in zip(optimizer.param_groups, made._last_lr, strict=True):
-            group["lr"] = rate
+        made.last_epoch = steps  # with the rate that a training of this length has here
+        factors = [factor(steps) for factor in made.lr_lambdas]
+        rates = [base * one for base, one in zip(made.base_lrs, factors, strict=True)]
+        made._last_lr = rates
     elif steps and type(old) is type(made):
         made.load_state_dict(old.state_dict())
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+    else:
+        return made
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
     return made
 
 
@@ -112,7 +105,7 @@ def _scheduler(configs: TrainingConfig, optimizer: Optimizer, total: int | None)
         raise ValueError(f"there is no lr_scheduler_type {name!r}{near}")
     if name not in _SCHEDULES or name == "constant":
         if configs.warmup_steps or configs.warmup_ratio:
-            raise ValueError(f"{name!r} has no warm-up: set warmup_steps and warmup_ratio to 0")
+            _log.warning(f"{name!r} has no warm-up: warmup_steps and warmup_ratio have no effect")
         if name not in _SCHEDULES:
             return _made(SCHEDULERS, configs.lr_scheduler_type, optimizer)
         total = total or 1
@@ -124,6 +117,7 @@ def _scheduler(configs: TrainingConfig, optimizer: Optimizer, total: int | None)
     if "num_cycles" in arguments:
         arguments["cycles"] = arguments.pop("num_cycles")
     warm_up = {"warmup_steps": configs.warmup_steps, "warmup_ratio": configs.warmup_ratio}
+    warm_up = {} if name == "constant" else warm_up
     return _SCHEDULES[name](optimizer, total, **{**warm_up, **arguments})
 
 

@@ -16,10 +16,8 @@ _BY_NAME = {"mnist": "MNIST", "cifar10": "CIFAR10", "fake": "FakeData"}
 class TowheeDataSet:
     """A dataset in a wrapper; the trainer reads what is in ``dataset``."""
 
-    framework: str | None = None
-
-    def __init__(self) -> None:
-        self.dataset: Any = None
+    framework = "torch"
+    dataset: Any = None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -28,15 +26,8 @@ class TowheeDataSet:
 class TorchDataSet(TowheeDataSet):
     """A torch dataset in a wrapper."""
 
-    framework = "torch"
-
     def __init__(self, torchDataSet: Any = None) -> None:  # noqa: N803
-        super().__init__()
         self.dataset = torchDataSet
-
-    def get_framework(self) -> str:
-        """Return "torch"."""
-        return self.framework
 
 
 def unwrapped(dataset: Any) -> Any:

@@ -6,12 +6,10 @@ epoch_1/
     README.md           the model card
     step-00000002/      the rest of the checkpoint, hard-linked to ``checkpoints/``
 
-Tensors that are in model.pth or state.pt are not stored a second time: their files of the
-checkpoint are left out except for the header, from which `opened` restores them. The manifest
-covers them, so that a changed model.pth is detected.
+Tensors that are in model.pth or state.pt are not stored a second time; `opened` restores the files
+of the checkpoint that were left out.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -25,17 +23,16 @@ from torch import Tensor
 from stoker import Run, hooks
 from stoker.checkpoint import CheckpointError, Checkpoints, flatten
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MANIFEST, MODEL, checkpoint_name, tensor_key
-from stoker.checkpoint.format.tensor_file import TensorReader
+from stoker.checkpoint.format.names import MANIFEST, MODEL, checkpoint_name
+from stoker.checkpoint.stored_elsewhere import is_incomplete, leave_out, restore
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.dialects.towhee.trainer_utils import MODEL_NAME, STATE_CHECKPOINT_NAME
 from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
-from stoker.storage import LocalStorage, open_storage
+from stoker.storage import LocalStorage
 
 _log = get_logger()
-_HEADER = ".header"
 FINAL = "final_epoch"
 
 
@@ -80,7 +77,8 @@ class Folders(hooks.Checkpoint):
         """Publish a named save that a kill prevented."""
         super().before_train(run)
         self._run = run
-        name = self._info_of(run.step).get("named")
+        path = self._path(run.step)
+        name = Manifest.read(path).info.get("named") if (path / MANIFEST).is_file() else None
         if name is not None:
             self._publish(run.step, name)
 
@@ -107,10 +105,6 @@ class Folders(hooks.Checkpoint):
             self._publish_as(target, source)
         self.last = target
 
-    def _info_of(self, step: int) -> dict[str, Any]:
-        path = self._path(step)
-        return Manifest.read(path).info if (path / MANIFEST).is_file() else {}
-
     def _path(self, step: int) -> Path:
         return self._checkpoints.folder / checkpoint_name(step)
 
@@ -135,7 +129,8 @@ def publish(target: Path, *write: Callable[[Path], None]) -> None:
     for one in write:
         one(partial)
     if dist.is_main():
-        _drop_copies(partial)
+        for checkpoint in Checkpoints(partial).list():
+            leave_out(checkpoint, _tensors_in(partial).keys())
         _delete(target)
         LocalStorage(target.parent).publish(partial.name, target.name)
     dist.broadcast_from_rank0("")
@@ -154,7 +149,7 @@ def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if missing:
         raise CheckpointError(f"'{folder}' is no saved training: {' and '.join(missing)} missing")
     try:
-        weights, state = (torch.load(p, "cpu", weights_only=True, mmap=True) for p in paths)
+        weights, state = (torch.load(p, "cpu", weights_only=True) for p in paths)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(f"the files in '{folder}' are damaged: {error}") from error
     return weights, state
@@ -173,11 +168,8 @@ def link(target: Path, folder: Path, weights: Mapping[str, Any]) -> bool:
     with suppress(CheckpointError, OSError):  # another kind of save; a system without links
         saved, _ = read_state(folder)
         if saved.keys() == weights.keys() and all(_same(saved[n], weights[n]) for n in saved):
-            partial = target.with_name(f".{target.name}.partial")
-            _delete(partial)
-            partial.symlink_to(os.path.relpath(folder, target.parent), target_is_directory=True)
             _delete(target)
-            partial.rename(target)
+            target.symlink_to(os.path.relpath(folder, target.parent), target_is_directory=True)
             linked = True
     dist.broadcast_from_rank0("linked" if linked else "")
     return linked
@@ -198,7 +190,7 @@ def opened(path: str | Path, scratch: Path) -> Iterator[Path]:
     """
     folder = Path(path)
     steps = Checkpoints(folder).list()
-    if not steps or not list(steps[-1].glob(f"*{_HEADER}")):
+    if not steps or not is_incomplete(steps[-1]):
         found = find_checkpoint(folder, None)
         assert found is not None
         yield found
@@ -207,7 +199,8 @@ def opened(path: str | Path, scratch: Path) -> Iterator[Path]:
     try:
         if dist.is_main():
             _delete(scratch)
-            _restore_copies(steps[-1], restored)
+            _link_tree(steps[-1], restored)
+            restore(restored, _tensors_in(folder))
         dist.broadcast_from_rank0("")
         yield restored
     except CheckpointError as error:
@@ -215,48 +208,6 @@ def opened(path: str | Path, scratch: Path) -> Iterator[Path]:
     finally:
         if dist.is_main():
             _delete(scratch)
-
-
-def _drop_copies(folder: Path) -> None:
-    """Replace files of the checkpoint by their headers if model.pth and state.pt have it all."""
-    known = _tensors_in(folder).keys()
-    for checkpoint in Checkpoints(folder).list():
-        for kind in ("model", "state"):
-            for path in checkpoint.glob(f"{kind}*.safetensors"):
-                reader = TensorReader(open_storage(checkpoint), path.name)
-                if all(tensor_key(path.name, name) in known for name in reader.entries):
-                    _write_header(path)
-                    path.unlink()
-
-
-def _write_header(path: Path) -> None:
-    with path.open("rb") as file:
-        length = file.read(8)
-        header = length + file.read(int.from_bytes(length, "little"))
-    path.with_name(path.name + _HEADER).write_bytes(header)
-
-
-def _restore_copies(source: Path, target: Path) -> None:
-    """Build a checkpoint with all of its files from one that lacks copies."""
-    tensors = _tensors_in(source.parent)
-    _link_tree(source, target)
-    for header in target.glob(f"*{_HEADER}"):
-        path = header.with_name(header.name.removesuffix(_HEADER))
-        begin = header.read_bytes()
-        with path.open("wb") as file:
-            file.write(begin)
-            for name in _names_in(begin):
-                one = tensors.get(tensor_key(path.name, name))
-                if one is None:
-                    raise CheckpointError(f"'{source.parent}' is damaged: {name!r} is missing")
-                file.write(one.contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-def _names_in(header: bytes) -> list[str]:
-    """Return the names of the tensors in the order of their bytes."""
-    table = json.loads(header[8:])
-    table.pop("__metadata__", None)
-    return sorted(table, key=lambda name: table[name]["data_offsets"])
 
 
 def _tensors_in(folder: Path) -> dict[str, Tensor]:

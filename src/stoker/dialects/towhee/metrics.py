@@ -9,48 +9,27 @@ from stoker import metrics
 from stoker.core.errors import did_you_mean
 
 _OLD = {
-    "Accuracy": "accuracy",
-    "F1": "F1Score",
-    "FBeta": "FBetaScore",
-    "Hinge": "HingeLoss",
-    "IoU": "JaccardIndex",
-    "MatthewsCorrcoef": "MatthewsCorrCoef",
-    "PearsonCorrcoef": "PearsonCorrCoef",
-    "SpearmanCorrcoef": "SpearmanCorrCoef",
-    "PIT": "PermutationInvariantTraining",
-    "PSNR": "PeakSignalNoiseRatio",
-    "SDR": "SignalDistortionRatio",
-    "SI_SDR": "ScaleInvariantSignalDistortionRatio",
-    "SI_SNR": "ScaleInvariantSignalNoiseRatio",
-    "SNR": "SignalNoiseRatio",
-    "SSIM": "StructuralSimilarityIndexMeasure",
-    "WER": "WordErrorRate",
+    "Accuracy": "accuracy", "F1": "F1Score", "FBeta": "FBetaScore", "Hinge": "HingeLoss",
+    "IoU": "JaccardIndex", "MatthewsCorrcoef": "MatthewsCorrCoef",
+    "PearsonCorrcoef": "PearsonCorrCoef", "SpearmanCorrcoef": "SpearmanCorrCoef",
+    "PIT": "PermutationInvariantTraining", "PSNR": "PeakSignalNoiseRatio",
+    "SDR": "SignalDistortionRatio", "SI_SDR": "ScaleInvariantSignalDistortionRatio",
+    "SI_SNR": "ScaleInvariantSignalNoiseRatio", "SNR": "SignalNoiseRatio",
+    "SSIM": "StructuralSimilarityIndexMeasure", "WER": "WordErrorRate",
     "BinnedAveragePrecision": "AveragePrecision",
     "BinnedPrecisionRecallCurve": "PrecisionRecallCurve",
     "BinnedRecallAtFixedPrecision": "RecallAtFixedPrecision",
-}
+}  # fmt: skip
 
 
 class Metrics:
-    """Base class of metrics: override ``reset``, ``update``, ``compute`` and, if needed, ``to``."""
+    """Base class of metrics, which have ``reset``, ``update`` and ``compute``."""
 
     def __init__(self, metric_name: str) -> None:
         self.name = metric_name
 
-    def reset(self) -> None:
-        """Discard all updates."""
-        raise NotImplementedError
-
-    def update(self, *arguments: Any, **options: Any) -> None:
-        """Add one batch."""
-        raise NotImplementedError
-
-    def compute(self) -> Any:
-        """Return the value over all updates."""
-        raise NotImplementedError
-
     def to(self, *arguments: Any, **options: Any) -> None:
-        """Compute on a device."""
+        """Compute on a device; metrics follow the first batch unless overridden."""
 
 
 class TMMetrics(Metrics):

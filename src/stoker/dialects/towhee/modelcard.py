@@ -1,6 +1,6 @@
 """`ModelCard`: the description of a saved model."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,6 @@ class ModelCard:
         if self.datasets is None and data is not None:
             self.datasets = f"{type(data).__name__}{size}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
     def save_model_card(self, save_directory_or_file: str | Path) -> None:
         """Write the card as Markdown, to a file or as README.md of a folder."""
         path = Path(save_directory_or_file)
@@ -53,10 +49,10 @@ class ModelCard:
     def _text(self) -> str:
         config = self.training_config
         config = config.to_dict() if hasattr(config, "to_dict") else config
-        more = {name: _joined(value) for name in _LISTS if (value := getattr(self, name))}
+        more = {name: value for name in _LISTS if (value := getattr(self, name))}
         sections = {
             "Architecture": f"```text\n{self.model_architecture}\n```",
-            "Dataset": _joined(self.datasets or "unknown"),
+            "Dataset": str(self.datasets or "unknown"),
             "Details": _listed(more),
             "Evaluation": _listed(self.eval_results),
             "Configuration": _listed(config, repr),
@@ -65,10 +61,6 @@ class ModelCard:
         parts = [f"# {self.model_name}", self.model_overview or ""]
         parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
         return "\n\n".join(parts) + "\n"
-
-
-def _joined(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
 
 
 def _listed(values: dict[str, Any] | None, show: Any = str) -> str:

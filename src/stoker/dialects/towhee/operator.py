@@ -1,7 +1,5 @@
 """Train an operator, or any object with a model."""
 
-from abc import ABC, abstractmethod
-from enum import Enum, Flag, auto
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +7,6 @@ from torch import nn
 
 from stoker.dialects.towhee.trainer import Trainer
 from stoker.dialects.towhee.training_config import TrainingConfig
-
-SharedType = Enum("SharedType", ("NotShareable", "NotReusable", "Shareable"))
-
-
-class OperatorFlag(Flag):
-    """Whether an operator has state, and can be used again."""
-
-    EMPTYFLAG = auto()
-    STATELESS = auto()
-    REUSEABLE = auto()
 
 
 def setup_trainer(
@@ -72,33 +60,18 @@ def train(
     trainer.train(resume_checkpoint_path)
 
 
-class Operator(ABC):
+class Operator:
     """Base class of operators, which are functions with state."""
-
-    key = ""
-
-    @property
-    def shared_type(self) -> Any:
-        """Whether pipelines can share the operator."""
-        return SharedType["NotShareable"]
-
-    @abstractmethod
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Process one input."""
-
-
-class PyOperator(Operator):
-    """Base class of operators without a model."""
 
 
 class NNOperator(Operator):
     """Base class of operators with a ``model``, which have a ``train`` method."""
 
     _trainer: Trainer | None = None
-    _framework = "pytorch"
 
     def __init__(self, framework: str = "pytorch") -> None:
-        super().__init__()
+        if framework != "pytorch":
+            raise ValueError(f"framework is {framework!r}, expected 'pytorch'")
         self.framework = framework
         self.operator_name = type(self).__name__
         self.model: Any = None
@@ -106,22 +79,6 @@ class NNOperator(Operator):
 
     setup_trainer = setup_trainer
     train = train
-
-    @property
-    def framework(self) -> str:
-        """The framework of the model, always "pytorch"."""
-        return self._framework
-
-    @framework.setter
-    def framework(self, framework: str) -> None:
-        if framework != "pytorch":
-            raise ValueError(f"framework is {framework!r}, expected 'pytorch'")
-        self._framework = framework
-
-    @property
-    def shared_type(self) -> Any:
-        """Whether pipelines can share the operator."""
-        return SharedType["Shareable"]
 
     @property
     def trainer(self) -> Trainer:

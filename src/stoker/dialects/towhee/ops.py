@@ -1,5 +1,6 @@
 """Operators by name: ``ops.image_embedding.timm(model_name="resnet18").get_op()``."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,19 +24,8 @@ class TimmOperator(NNOperator):
         return vectors
 
 
-class Described:
-    """An operator that is built on first use."""
-
-    def __init__(self, make: Any) -> None:
-        self._make = make
-
-    def get_op(self) -> Any:
-        """Return the operator."""
-        return self._make()
-
-
-def timm(model_name: str, num_classes: int = 1000, **options: Any) -> Described:
-    """Return a timm model by name; options are passed to ``timm.create_model``."""
+def timm(model_name: str, num_classes: int = 1000, **options: Any) -> Any:
+    """Describe a timm model, which ``get_op()`` makes; options go to ``timm.create_model``."""
 
     def make() -> TimmOperator:
         try:
@@ -46,7 +36,7 @@ def timm(model_name: str, num_classes: int = 1000, **options: Any) -> Described:
             ) from error
         return TimmOperator(create_model(model_name, num_classes=num_classes, **options))
 
-    return Described(make)
+    return SimpleNamespace(get_op=make)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,20 +8,13 @@ import torch
 from stoker import Engine, Output, Run, Step
 
 METHODS = (
-    "train_step",
-    "compute_loss",
-    "compute_metric",
-    "update_metrics",
-    "evaluate",
-    "evaluate_step",
-    "prepare_inputs",
-    "set_train_mode",
-)
+    "train_step", "compute_loss", "compute_metric", "update_metrics", "evaluate", "evaluate_step",
+    "prepare_inputs", "set_train_mode",
+)  # fmt: skip
 """The methods that are called for batches, and replace part of the step if overridden."""
 
 _USE_INSTEAD = {
-    "run_train": "train_step, evaluate or train",
-    "_run_train": "train_step, evaluate or train",
+    **dict.fromkeys(("run_train", "_run_train"), "train_step, evaluate or train"),
     "_may_evaluate": "evaluate, or set eval_strategy",
     "_create_logs": "a callback's on_train_begin, which may change the logs",
     "_create_training_summary": "save, or give a model_card",
@@ -29,9 +22,10 @@ _USE_INSTEAD = {
     "_load_before_train": "load",
     "_get_num_workers": "get_train_dataloader and get_eval_dataloader",
     "get_warmup_steps": "_create_scheduler",
-    "_spawn_train_process": "nothing: start the script with 'stoker run --nproc N'",
-    "_init_distributed": "nothing: start the script with 'stoker run --nproc N'",
-    "_cleanup_distributed": "nothing: start the script with 'stoker run --nproc N'",
+    **dict.fromkeys(
+        ("_spawn_train_process", "_init_distributed", "_cleanup_distributed"),
+        "nothing: start the script with 'stoker run --nproc N'",
+    ),
 }
 USER_EVALUATION = ["the overridden evaluate"]
 """The only batch of an evaluation by an overridden ``evaluate``."""
@@ -100,7 +94,7 @@ class OverrideStep(Step):
     def update(self, engine: Engine) -> bool | None:
         """Compute overridden metrics with the weights of the loss, then update."""
         if self.measures:
-            owner, run = self._owner, self._owner.run
+            owner, run = self._owner, self._owner.ready().run
             given = owner.measured(shown(engine), run.batches[0], run.loss, training=True)
             owner.results(training=True).given = given
         return super().update(engine)

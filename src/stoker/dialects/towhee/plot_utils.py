@@ -6,6 +6,7 @@ The functions need matplotlib and Pillow, `interpret_image_classification` also 
 import random
 from collections.abc import Callable, Sequence
 from copy import copy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from torch.optim import Optimizer
 
 from stoker.core.errors import did_you_mean
 from stoker.dialects.towhee.components import build_scheduler
-from stoker.dialects.towhee.log import trainer_log
-from stoker.dialects.towhee.packages import is_captum_available
 from stoker.dialects.towhee.training_config import TrainingConfig
+from stoker.dialects.towhee.utils import trainer_log
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "Occlusion": {
@@ -39,11 +39,10 @@ def _plt() -> Any:
 def _show_images(rows: Sequence[Sequence[Any]], size: int, first: str = "") -> None:
     columns = max(map(len, rows))
     _, axes = _plt().subplots(len(rows), columns, squeeze=False, figsize=(size, size))
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for row, images in enumerate(rows):
-        for column, image in enumerate(images):
-            axes[row, column].imshow(np.asarray(image))
+    for row, images in zip(axes, rows, strict=True):
+        for axis, image in zip(row, images, strict=False):
+            axis.imshow(np.asarray(image))
+            axis.set_axis_off()
     axes[0, 0].set_title(first, fontsize=8)
     _plt().show()
 
@@ -64,14 +63,9 @@ def image_folder_sample_show(
     img_size: int = 224,
     classes: Sequence[str] | None = None,
 ) -> None:
-    """Show images of some classes, one class per row.
+    """Show random images of a folder with a folder for each class, one class per row.
 
-    Args:
-        root: A folder with a folder of images for each class.
-        rows: How many classes to choose at random.
-        cols: How many images of each class to choose at random.
-        img_size: The size of an image; its middle is shown.
-        classes: These classes, instead of random ones.
+    Without ``classes``, as many as there are ``rows`` are chosen at random.
     """
     from PIL import Image, ImageOps
 
@@ -156,7 +150,7 @@ def interpret_image_classification(
         eval_transform: A ``Compose`` of transforms; ``Normalize`` is left out of what is shown.
         method: Occlusion, IntegratedGradients, GradientShap or Saliency.
         fig_size: The size of the figure.
-        cmap: The colour map of the figure.
+        cmap: Its colour map.
         pred_label_idx: The class; None for the most likely one.
         titles: The titles of the two images.
         kwargs: Passed to captum's ``visualize_image_attr_multiple``.
@@ -167,7 +161,7 @@ def interpret_image_classification(
     if method not in _OPTIONS:
         near = did_you_mean(method, _OPTIONS)
         raise ValueError(f"there is no method {method!r}{near} (there is {', '.join(_OPTIONS)})")
-    if not is_captum_available():
+    if find_spec("captum") is None:
         trainer_log.warning("nothing is shown: captum is not installed (pip install captum)")
         return None
     from captum.attr import visualization  # type: ignore[import-not-found, unused-ignore]
@@ -177,7 +171,8 @@ def interpret_image_classification(
     plain.transforms = [
         one for one in eval_transform.transforms if type(one).__name__ != "Normalize"
     ]
-    inputs, shown = (_as_batch(transform(image)) for transform in (eval_transform, plain))
+    made = (transform(image) for transform in (eval_transform, plain))
+    inputs, shown = (one.unsqueeze(0) if one.ndim == 3 else one for one in made)
     score = None
     if pred_label_idx is None:
         score, pred_label_idx = predict_image_classification(model, inputs)
@@ -194,10 +189,6 @@ def interpret_image_classification(
         **kwargs,
     )
     return score, pred_label_idx
-
-
-def _as_batch(image: Tensor) -> Tensor:
-    return image.unsqueeze(0) if image.ndim == 3 else image
 
 
 def _attribute(model: nn.Module, inputs: Tensor, method: str, label: int) -> Tensor:

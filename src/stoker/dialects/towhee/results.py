@@ -1,5 +1,6 @@
 """The loss and the metric of one pass over the data."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -59,6 +60,15 @@ class PassResults:
         }
         return {f"{self.prefix}{n}": value for n, value in named.items() if value is not None}
 
+    def as_metric(self, weight: float) -> Any:
+        """Return the mean loss as a metric, for a batch of so many samples."""
+        return SimpleNamespace(
+            update=lambda loss: self.add_loss(loss, weight),
+            compute=lambda: torch.tensor(self.mean.compute(), dtype=torch.float64),
+            reset=self.mean.reset,
+            to=lambda *_: None,
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far."""
         return {
@@ -77,25 +87,3 @@ class PassResults:
     def _stateful(self) -> dict[str, Stateful]:
         own = {"metric": self.metric, "loss_metric": self.loss_metric}
         return {name: one for name, one in own.items() if isinstance(one, Stateful)}
-
-
-class LossMetric:
-    """The mean loss of a pass as a metric, for overridden methods."""
-
-    def __init__(self, results: PassResults, weight: float) -> None:
-        self._results, self._weight = results, weight
-
-    def update(self, loss: Any) -> None:
-        """Add the loss of the current batch."""
-        self._results.add_loss(loss, self._weight)
-
-    def compute(self) -> Tensor:
-        """Return the mean over the pass so far."""
-        return torch.tensor(self._results.mean.compute(), dtype=torch.float64)
-
-    def reset(self) -> None:
-        """Discard all losses."""
-        self._results.mean.reset()
-
-    def to(self, *arguments: Any, **options: Any) -> None:
-        """Do nothing: losses stay on their device."""

@@ -29,8 +29,6 @@ from stoker.dialects.towhee.callback import (
 )
 from stoker.dialects.towhee.callback_hooks import LogsHook, RequestHook, adapted
 from stoker.dialects.towhee.datasets import unwrapped
-from stoker.dialects.towhee.layer_freezer import LayerFreezer
-from stoker.dialects.towhee.log import trainer_log
 from stoker.dialects.towhee.metrics import as_number, get_metric_by_name
 from stoker.dialects.towhee.modelcard import MODEL_CARD_NAME, ModelCard
 from stoker.dialects.towhee.overrides import (
@@ -40,9 +38,11 @@ from stoker.dialects.towhee.overrides import (
     check_overrides,
     only_in_training,
 )
-from stoker.dialects.towhee.results import LossMetric, PassResults
+from stoker.dialects.towhee.results import PassResults
 from stoker.dialects.towhee.training_config import TrainingConfig, off
+from stoker.dialects.towhee.utils import trainer_log
 from stoker.engine import unwrap
+from stoker.nn import LayerFreezer
 from stoker.rundir import files
 from stoker.storage import local_path
 
@@ -166,7 +166,7 @@ class Trainer:
 
     def train_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
         """Run one update and return the logs: step_loss, epoch_loss, epoch_metric."""
-        native, results = self._ready(), self.results(training=True)
+        native, results = self.ready(), self.results(training=True)
         results.given = None
         if not self._fitting or unwrap(model) is not unwrap(self.model):
             return self._step_outside(model, inputs)
@@ -183,7 +183,7 @@ class Trainer:
             raise ValueError("train_step needs an optimizer: give the trainer training data first")
         self.optimizer.zero_grad()
         loss = self.compute_loss(model, inputs)
-        loss.backward()
+        self.ready().engine.backward(loss)
         logs = self.measured(model, inputs, loss, training=True)
         self.optimizer.step()
         self.lr_scheduler.step()
@@ -223,65 +223,52 @@ class Trainer:
         named = {"step_loss": loss.item(), "epoch_loss": epoch_loss, "epoch_metric": metric}
         return {f"{results.prefix}{n}": value for n, value in named.items() if value is not None}
 
-    # Evaluation
-
     def evaluate(self, model: nn.Module, logs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Evaluate, and put eval_epoch_loss and eval_epoch_metric into the logs."""
         logs = {} if logs is None else logs
-        native, loader = self._ready(), self._loaders[1]
+        native, loader = self.ready(), self._loaders[1]
         if loader is None:
             _log.warning("evaluate() has no evaluation data: nothing is evaluated")
             return logs
-        watch = None
+        engine, watch, kept, shared = native.engine, None, dict(self.logs), self.logs
         if unwrap(model) is not unwrap(self.model):
             engine = components.build_engine(self.configs, model, None, self.loss)
-            native = stoker.Trainer(engine, self._observers, step=native.step)
             watch = self._watching(model)
-        elif self._fitting:  # by an `evaluate` of the user's that calls this one
-            native = stoker.Trainer(native.engine, self._observers, step=native.step)
-        kept = dict(self.logs)
-        self.logs.update(logs)
-        try:
-            native.evaluate(loader)
-            logs.update({n: v for n, v in self.logs.items() if n.startswith("eval_")})
-        finally:
-            if watch is not None:
-                watch.remove()
-            if logs is not self.logs and not self._fitting:
-                for name in self.logs.keys() - kept.keys():
-                    del self.logs[name]
-                self.logs.update(kept)
+        if self._fitting or engine is not native.engine:
+            native = stoker.Trainer(engine, self._observers, step=native.step)
+        shared.update(logs)
+        native.evaluate(loader)
+        logs.update({n: v for n, v in shared.items() if n.startswith("eval_")})
+        if watch is not None:
+            watch.remove()
+        if logs is not shared and not self._fitting:
+            shared.clear()
+            shared.update(kept)
         return logs
 
     @torch.no_grad()
     def evaluate_step(self, model: nn.Module, inputs: Any) -> dict[str, Any]:
         """Run one evaluation batch; return eval_step_loss, eval_epoch_loss, eval_epoch_metric."""
-        native, results = self._ready(), self.results(training=False)
+        native, results = self.ready(), self.results(training=False)
         inputs, step = self.prepare_inputs(inputs), native.step
         results.given = None
         with self._in_pass(training=False), _in_eval_mode(model):
-            if unwrap(model) is not unwrap(self.model):
-                return self.measured(
-                    model, inputs, self.compute_loss(model, inputs), training=False
-                )
-            output = step.forward(native.engine, inputs)
-            if isinstance(step, OverrideStep) and step.measures:
-                return self.measured(model, inputs, output.loss, training=False)
-            results.add(native.run, output, batch_size(inputs))
+            if unwrap(model) is not unwrap(self.model) or getattr(step, "measures", False):
+                loss = self.compute_loss(model, inputs)
+                return self.measured(model, inputs, loss, training=False)
+            results.add(native.run, step.forward(native.engine, inputs), batch_size(inputs))
         return results.values()
 
     def predict(self, inputs: Any) -> Any:
         """Return the outputs for one batch of inputs, or for a loader of them."""
-        return self._ready().predict(inputs)
-
-    # Saving
+        return self.ready().predict(inputs)
 
     def save(self, path: str | Path, overwrite: bool = True) -> None:
         """Save the complete training state as a folder; ``overwrite`` replaces an existing one.
 
         Within a training, only weights, optimizer and epoch are saved.
         """
-        target, native = Path(path), self._ready()
+        target, native = Path(path), self.ready()
         if target.exists() and not overwrite:
             raise FileExistsError(f"'{target}' already exists, and overwrite is False")
         if self._source is not None:
@@ -303,7 +290,7 @@ class Trainer:
         """Save the result of a training, as a link if its last save has the same weights."""
         final, last, weights = output_dir / folders.FINAL, self._folders.last, None
         if last is not None and not self.owns("save"):
-            weights = self._ready().engine.weights()
+            weights = self.ready().engine.weights()
         if last is None or weights is None or not folders.link(final, last, weights):
             self.save(final)
 
@@ -334,7 +321,7 @@ class Trainer:
 
     def _put(self, folder: Path) -> None:
         """Write the files of Towhee into a folder."""
-        engine = self._ready().engine
+        engine = self.ready().engine
         weights = engine.weights()
         if not dist.is_main():
             return
@@ -362,8 +349,6 @@ class Trainer:
         """Log that there is no hub to push to; override it to push somewhere."""
         _log.warning("push_model_to_hub() does nothing, as in Towhee")
 
-    # Settings
-
     def add_callback(self, callback: Callback, singleton: bool = True) -> None:
         """Add a callback; with ``singleton`` it replaces all others of its class."""
         if singleton:
@@ -389,7 +374,7 @@ class Trainer:
     def prepare_inputs(self, inputs: Any) -> Any:
         """Return a batch on the device."""
         self._size = batch_size(inputs)
-        return self._ready().engine.place(inputs)
+        return self.ready().engine.place(inputs)
 
     def set_train_mode(self, model: nn.Module) -> None:
         """Set a model to training mode, with batch norms as configured."""
@@ -463,8 +448,6 @@ class Trainer:
         for one in self._built_in:
             self.callbacks.add_callback(one)
 
-    # Properties
-
     @property
     def metric(self) -> Any:
         """The metric of the current pass; if you set one, evaluations use a copy of it."""
@@ -479,7 +462,7 @@ class Trainer:
         """The mean loss of the current pass, over samples unless you set another metric."""
         results = self.results(training=not self.evaluating)
         own = results.loss_metric
-        return own if own is not None else LossMetric(results, self._size)
+        return own if own is not None else results.as_metric(self._size)
 
     @loss_metric.setter
     def loss_metric(self, metric: Any) -> None:
@@ -489,11 +472,6 @@ class Trainer:
     def logs(self) -> dict[str, Any]:
         """The logs that callbacks get."""
         return self._logs_hook.logs
-
-    @property
-    def run(self) -> Run:
-        """The Stoker run of this training."""
-        return self._ready().run
 
     @property
     def evaluating(self) -> bool:
@@ -518,7 +496,8 @@ class Trainer:
 
     # Building
 
-    def _ready(self) -> stoker.Trainer:
+    def ready(self) -> stoker.Trainer:
+        """Return the Stoker trainer, built on first use."""
         return self._native if self._native is not None else self._build(keep_counters=False)
 
     def _build(self, *, keep_counters: bool, fresh: bool = False) -> stoker.Trainer:
@@ -546,8 +525,12 @@ class Trainer:
                 "train_step is overridden, so gradients are not shared between processes: "
                 "override compute_loss instead"
             )
-        every = [*self._make_observers(), self._make_folders(fresh)]
-        every += components.build_hooks(self.configs, self.callbacks, self._built_in)
+        called = [adapted(one, name, self.logs) for one, name in with_names(self.callbacks)]
+        requests = RequestHook(self.callbacks, self.trainercontrol, self._logs_hook)
+        self._observers: list[Hook] = [self._logs_hook, *called, requests]
+        self._folders = self._make_folders(fresh)
+        stock = components.build_hooks(self.configs, self.callbacks, self._built_in)
+        every = [*self._observers, self._folders, *stock]
         native = stoker.Trainer(engine, every, step=step, seed=self.configs.seed)
         self._set_counters(native.run, previous)
         self._native = native
@@ -557,9 +540,8 @@ class Trainer:
         """Build what training needs, or without training data what an evaluation needs."""
         loader = self._loaders[0]
         if loader is None:
-            self._create_loss()
-            self._create_metric()
-            self._create_callbacks()
+            for create in (self._create_loss, self._create_metric, self._create_callbacks):
+                create()
             return
         length = max(1, len(loader)) if hasattr(loader, "__len__") else None
         self._steps = previous.step if previous is not None else start * (length or 0)
@@ -580,19 +562,12 @@ class Trainer:
         evaluation, train = self._results
         return LogsHook(self.callbacks, self.trainercontrol, train, evaluation, self._note)
 
-    def _make_observers(self) -> list[Hook]:
-        called = [adapted(one, name, self.logs) for one, name in with_names(self.callbacks)]
-        requests = RequestHook(self.callbacks, self.trainercontrol, self._logs_hook)
-        self._observers: list[Hook] = [self._logs_hook, *called, requests]
-        return self._observers
-
     def _make_folders(self, fresh: bool) -> folders.Folders:
         output_dir = local_path(self.configs.output_dir, "output_dir")
         saving = [one for one in self.callbacks if isinstance(one, ModelCheckpointCallback)]
         named = output_dir / saving[-1].filepath if saving else None
         settings = self.configs.to_dict()
-        self._folders = folders.Folders(output_dir, named, settings, self._save_named, fresh=fresh)
-        return self._folders
+        return folders.Folders(output_dir, named, settings, self._save_named, fresh=fresh)
 
     def _watching(self, model: nn.Module) -> Any:
         """Keep the outputs of a model for the metric if an overridden method computes the loss."""

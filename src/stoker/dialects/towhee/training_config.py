@@ -1,4 +1,5 @@
 """`TrainingConfig`: the training settings, as a dataclass or as YAML in sections."""
+# ruff: noqa: RUF009
 
 import json
 import os
@@ -25,6 +26,8 @@ _OLD: dict[str, dict[str, Any]] = {
     "train": {"max_steps": -1, "resume_from_checkpoint": None},
 }
 """Keys in files of older versions, and the values at which they have no effect."""
+_STOPPING = {"monitor": "eval_epoch_metric", "patience": 4, "mode": "max"}
+_SAVING, _WRITING = {"every_n_epoch": 1}, {"log_dir": None, "comment": ""}
 STRATEGIES = ("epoch", "eval_epoch", "steps", "step", "no")
 
 
@@ -48,12 +51,8 @@ class TrainingConfig:
     """
 
     output_dir: str = _is("train", "./output_dir", "the folder that checkpoints go into")
-    overwrite_output_dir: bool = _is(
-        "train", True, "whether another run's results in output_dir may be replaced"
-    )
-    eval_strategy: str | bool | None = _is(
-        "train", "epoch", "when to evaluate: epoch, steps, no, or eval_epoch (no training metric)"
-    )
+    overwrite_output_dir: bool = _is("train", True, "replace another run's results in output_dir")
+    eval_strategy: str | bool | None = _is("train", "epoch", f"one of {STRATEGIES}")
     eval_steps: int | None = _is("train", None, "for eval_strategy steps: after how many batches")
     batch_size: int = _is("train", 8, "samples in a training batch")
     val_batch_size: int = _is("train", -1, "samples in an evaluation batch; -1: as in training")
@@ -64,33 +63,14 @@ class TrainingConfig:
     dataloader_num_workers: int = _is("train", 0, "processes that load data; -1: as fits here")
     lr: float = _is("learning", 5e-5, "the learning rate, from which the schedule starts")
     metric: str | bool | None = _is("metrics", "Accuracy", "a metric by its name")
-    print_steps: int | str | None = _is(
-        "logging", None, "print a line each so many steps; a bar where there is no number"
-    )
+    print_steps: int | str | None = _is("logging", None, "the steps between lines; None: a bar")
     load_best_model_at_end: bool = _is("train", False, "end with the best weights, not the last")
-    early_stopping: Switch = _is(  # noqa: RUF009
-        "callback",
-        {"monitor": "eval_epoch_metric", "patience": 4, "mode": "max"},
-        "when to give up: arguments of EarlyStoppingCallback",
-    )
-    model_checkpoint: Switch = _is(  # noqa: RUF009
-        "callback", {"every_n_epoch": 1}, "when to save: arguments of ModelCheckpointCallback"
-    )
-    tensorboard: Switch = _is(  # noqa: RUF009
-        "callback", {"log_dir": None, "comment": ""}, "arguments of TensorBoardCallBack"
-    )
-    loss: Spec = _is(  # noqa: RUF009
-        "learning", "CrossEntropyLoss", "a class of torch.nn, or a dict with name_"
-    )
-    optimizer: Spec = _is(  # noqa: RUF009
-        "learning", "Adam", "a class of torch.optim, or a dict with name_"
-    )
-    lr_scheduler_type: Spec = _is(  # noqa: RUF009
-        "learning",
-        "linear",
-        "linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, "
-        "or a dict with name_",
-    )
+    early_stopping: Switch = _is("callback", _STOPPING, "arguments of EarlyStoppingCallback")
+    model_checkpoint: Switch = _is("callback", _SAVING, "arguments of ModelCheckpointCallback")
+    tensorboard: Switch = _is("callback", _WRITING, "arguments of TensorBoardCallBack")
+    loss: Spec = _is("learning", "CrossEntropyLoss", "a class of torch.nn, or a dict with name_")
+    optimizer: Spec = _is("learning", "Adam", "a class of torch.optim, or a dict with name_")
+    lr_scheduler_type: Spec = _is("learning", "linear", "linear, cosine, … or a dict with name_")
     warmup_ratio: float = _is("learning", 0.0, "the share of all updates in which the rate rises")
     warmup_steps: int = _is("learning", 0, "the same in updates; wins over warmup_ratio")
     device_str: str | None = _is("device", None, "cpu, cuda:2, or cuda for all; found if None")
