@@ -7,7 +7,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board soak fuzz stuck reshard matrix clean same-python
+    bench-parallel bench-board board soak fuzz stuck reshard switchers matrix clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -95,6 +95,9 @@ fuzz: .venv/installed-dev
 
 stuck: .venv/installed-dev
 	STOKER_STUCK=all .venv/bin/python -m pytest -q tests/launch/test_stuck.py $(ARGS)
+
+switchers: .venv/installed-dev
+	.venv/bin/python tests/foreign/switchers.py $(ARGS)
 
 reshard: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)
