@@ -126,7 +126,7 @@ class Doubled(orca.Metric):
         return "Doubled"
 
 
-def test_functions_and_metrics_of_ones_own_are_metrics():
+def test_functions_and_classes_of_users_are_metrics():
     estimator = tasks.estimator(
         model=tasks.seeded, metrics=[quartic, Doubled(), orca.Accuracy(), "accuracy"]
     )

@@ -43,7 +43,7 @@ def _local(path: str | Path) -> Path:
 
 
 def put_local_file_to_remote(local_path: str, remote_path: str, over_write: bool = False) -> None:
-    """Copy a file or a folder, and replace existing files if told to."""
+    """Copy a file or a folder, and replace existing files on request."""
     source, target = _local(local_path), _local(remote_path)
     if target.exists() and not over_write and not (target.is_dir() and not any(target.iterdir())):
         raise FileExistsError(f"'{remote_path}' exists: pass over_write=True to replace it")
@@ -55,12 +55,12 @@ def put_local_file_to_remote(local_path: str, remote_path: str, over_write: bool
 
 
 def get_remote_file_to_local(remote_path: str, local_path: str, over_write: bool = False) -> None:
-    """Copy a file or a folder, and replace existing files if told to."""
+    """Copy a file or a folder, and replace existing files on request."""
     put_local_file_to_remote(remote_path, local_path, over_write)
 
 
 def get_remote_dir_to_local(remote_dir: str, local_dir: str, over_write: bool = False) -> None:
-    """Copy a folder, and replace existing files if told to."""
+    """Copy a folder, and replace existing files on request."""
     put_local_file_to_remote(remote_dir, local_dir, over_write)
 
 

@@ -128,7 +128,7 @@ SparseCategoricalCrossEntropy = _like(pytorch_metrics.SparseCategoricalCrossEntr
 class MetricOfRun:
     """An Orca metric in a run of Stoker: reset before each pass, and computed over all processes.
 
-    The criterion tells whether outputs are probabilities or logits.
+    The criterion shows whether outputs are probabilities or logits.
     """
 
     def __init__(self, metric: Metric, criterion: Any) -> None:

@@ -1,12 +1,8 @@
 """Run the work of an estimator, locally or in every process of a job."""
 
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from fcntl import LOCK_EX, flock
 from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, Literal
@@ -87,9 +83,9 @@ class Job:
     limit: int | None = None
     profile: bool = False
     bar: bool = False
-    per_worker: bool = False  # the stats of each worker are asked for,
+    per_worker: bool = False  # return the stats of each worker,
     synced: bool = True  # with losses and metrics over all of them
-    serialized: bool = False  # the workers of a machine call data creators one after another
+    serialized: bool = False  # workers call data creators one after another
     log_level: int = logging.INFO
 
 
@@ -186,8 +182,9 @@ def _run(
 
 def _loader(job: Job, data: Any, model: nn.Module, task: str) -> Any:
     size = max(1, job.batch_size // dist.world_size())
-    lock = Path(tempfile.gettempdir()) / f".orcadata-{os.getuid()}.lock"
-    with lock.open("w") if job.serialized else nullcontext() as file:
-        if file is not None:
-            flock(file, LOCK_EX)
-        return loader_of(data, job.parts.config, size, model, task=task)
+    turns = dist.world_size() if job.serialized else 1
+    for turn in range(turns):
+        if turns == 1 or turn == dist.rank():
+            loader = loader_of(data, job.parts.config, size, model, task=task)
+        dist.barrier()
+    return loader
