@@ -21,10 +21,10 @@ class _TrustRatio(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self.update(parameter, self.state[parameter], group)
+                    self._update(parameter, self.state[parameter], group)
         return loss
 
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one parameter."""
         raise NotImplementedError
 
@@ -41,6 +41,8 @@ class Lamb(_TrustRatio):
         adam: use the same rate for all parameters.
     """
 
+    step = _TrustRatio.step  # which torch wraps in the class of an instance
+
     def __init__(
         self,
         params: Any,
@@ -54,7 +56,7 @@ class Lamb(_TrustRatio):
         super().__init__(params, options)
         self.adam = adam
 
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one parameter."""
         grad = parameter.grad
         assert grad is not None
@@ -82,6 +84,8 @@ class Lars(_TrustRatio):
         epsilon: added to the denominator.
     """
 
+    step = _TrustRatio.step
+
     def __init__(
         self,
         params: Any,
@@ -96,7 +100,7 @@ class Lars(_TrustRatio):
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, options | {"eeta": eeta, "epsilon": epsilon})
 
-    def update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one parameter."""
         grad, decay = parameter.grad, group["weight_decay"]
         assert grad is not None
