@@ -16,7 +16,7 @@ from stoker.dialects.adapter import Adapter, overridden, with_names
 from stoker.hooks import Write
 
 _log = logging.getLogger("libai.trainer")
-_POINTS = ("before_train", "after_train", "before_step", "after_step")
+POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 def adapted(hooks: Iterable[Any], base: type, trainer: Any, trainer_base: type) -> list[Hook]:
@@ -24,29 +24,25 @@ def adapted(hooks: Iterable[Any], base: type, trainer: Any, trainer_base: type) 
 
     At a point that the trainer overrides, its method is called, and calls the hooks.
     """
-    own = overridden(trainer, trainer_base, _POINTS)
+    own = overridden(trainer, trainer_base, POINTS)
     found: list[Hook] = []
     if own:
         found.append(one := Adapter(None, type(trainer).__name__, same_on_all_ranks=True))
         for point in own:
-            one.place(point, point, _on(weakref.proxy(trainer), point))
+            one.place(point, point, _calling(weakref.proxy(trainer), point))
     for hook, name in with_names(hooks):
         if isinstance(hook, Hook):
             found.append(hook)
             continue
         found.append(one := Adapter(hook, name, same_on_all_ranks=True))
-        for point in overridden(hook, base, _POINTS):
+        for point in overridden(hook, base, POINTS):
             if point not in own:
-                one.place(point, point, _without_run(getattr(hook, point)))
+                one.place(point, point, _calling(hook, point))
     return found
 
 
-def _on(trainer: Any, point: str) -> Any:
-    return lambda run: getattr(trainer, point)()
-
-
-def _without_run(call: Any) -> Any:
-    return lambda run: call()
+def _calling(owner: Any, point: str) -> Any:
+    return lambda run: getattr(owner, point)()
 
 
 class Clock(Hook):
@@ -67,9 +63,7 @@ class Clock(Hook):
         trainer.iter = trainer.start_iter = run.step
         periods = [hook.every for hook in trainer._hooks if isinstance(hook, Write)]
         steps = {int(every.count) if every.unit == "st" else 1 for every in periods if every}
-        self._periods = dist.all_gather_object(sorted(steps))[
-            0
-        ]  # writers may be in the first alone
+        self._periods = dist.broadcast_object(sorted(steps), 0)  # rank 0 alone may have writers
         _log.info(f"Starting training from iteration {run.step}")
 
     def before_epoch(self, run: Run) -> None:
@@ -87,11 +81,8 @@ class Clock(Hook):
         """Count samples, and average losses over all processes if a writer is due."""
         storage = self._trainer.storage
         storage.samples = run.samples
-        if storage.apart and (
-            run.done
-            or run.requests.active
-            or any(run.step % period == 0 for period in self._periods)
-        ):
+        due = run.done or run.requests.active or any(run.step % one == 0 for one in self._periods)
+        if storage.apart and due:
             storage.share()
 
     def on_exception(self, run: Run) -> None:
@@ -108,23 +99,15 @@ class Window:
     """An iterator over the micro-batches of a step, for ``run_step``."""
 
     def __init__(self, batches: Any) -> None:
-        self._batches = list(batches)
+        self.left = list(batches)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if not self._batches:
+        if not self.left:
             raise RuntimeError("run_step used more batches than an iteration has (grad_acc_steps)")
-        return self._batches.pop(0)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def take(self) -> list[Any]:
-        """Return all remaining batches."""
-        taken, self._batches = self._batches, []
-        return taken
+        return self.left.pop(0)
 
 
 class RunStep(Step):
@@ -145,10 +128,10 @@ class RunStep(Step):
         self._window = inner._data_loader_iter = Window(run.batches)
         done = 0
         while True:
-            left = len(self._window)
+            left = len(self._window.left)
             self._trainer.run_step_of(inner, run.step * count + done)
             done += 1
-            if len(self._window) in (0, left):
+            if len(self._window.left) in (0, left):
                 return self._updated
 
     @property
@@ -158,14 +141,14 @@ class RunStep(Step):
 
     def take_all(self) -> Any:
         """Return the remaining batches of the iteration as one."""
-        batches = self._window.take()
+        batches, self._window.left = self._window.left, []
         return batches[0] if len(batches) == 1 else concatenate(batches)
 
     def run_window(self, get_batch: Any, device: str, mixup: Any = None) -> None:
         """Perform Stoker's update over all remaining batches."""
         self.get_batch = lambda batch: call(get_batch, batch, device, mixup)
         self._updated = super().train(self._run) is not False
-        self._window.take()
+        self._window.left = []
         outputs = self._run.outputs
         if outputs:
             self._inner.write_metrics(_means(outputs), self.data_time)
@@ -209,15 +192,9 @@ def _positions(function: Callable[..., Any]) -> int:
 
 def _means(outputs: list[Output]) -> dict[str, Any]:
     """Return the model's outputs by name, as means over the samples of the iteration."""
+    found = {name: value for name, value in outputs[0].outputs.items() if value.ndim == 0}
     if len(outputs) == 1:
-        return {name: value for name, value in outputs[0].outputs.items() if value.ndim == 0}
-    weights = [float(output.weight or 0) for output in outputs]
-    total = sum(weights) or 1.0
-    names = [name for name, value in outputs[0].outputs.items() if value.ndim == 0]
-    return {
-        name: sum(
-            one.outputs[name].detach() * (weight / total)
-            for one, weight in zip(outputs, weights, strict=True)
-        )
-        for name in names
-    }
+        return found
+    total = sum(float(one.weight or 0) for one in outputs) or 1.0
+    shares = [(one.outputs, float(one.weight or 0) / total) for one in outputs]
+    return {name: sum(one[name].detach() * share for one, share in shares) for name in found}

@@ -2,8 +2,8 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import Parameter, isfunction, signature
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,12 @@ def _build(cfg: Any, recursive: bool, overrides: Mapping[str, Any]) -> Any:
     arguments = {**{key: cfg[key] for key in cfg if key not in _OWN}, **overrides}
     if recursive:
         arguments = {key: _build(value, True, {}) for key, value in arguments.items()}
+    for key, value in arguments.items():
+        arguments[key] = list(value) if isinstance(value, ListConfig) else value
     if isinstance(cfg["_target_"], YamlName):
         _check_arguments(cfg["_target_"], target, arguments)
     try:
-        return target(**{key: _plain_list(value) for key, value in arguments.items()})
+        return target(**arguments)
     except Exception as error:
         error.add_note(f"while {target_name(cfg['_target_'])} was built")
         raise
@@ -85,10 +87,6 @@ def _check_arguments(name: YamlName, target: Any, arguments: Mapping[str, Any]) 
     for key, value in arguments.items():
         if reason := name.trust.refused_argument(target, str(name), key, value):
             raise UnknownNameError(reason)
-
-
-def _plain_list(value: Any) -> Any:
-    return list(value) if isinstance(value, ListConfig) else value
 
 
 def accepts(cfg: Any, *names: str) -> list[str]:
@@ -130,38 +128,28 @@ def configurable(init_func: Any = None, *, from_config: Callable[..., Any] | Non
     ``@configurable`` on ``__init__`` uses the class method ``from_config(cls, cfg)``;
     ``@configurable(from_config=…)`` decorates a function.
     """
-    if init_func is None and from_config is None:
-        return configurable
-    if init_func is not None:
-        if not isfunction(init_func) or init_func.__name__ != "__init__":
-            raise TypeError("@configurable decorates __init__, or takes from_config= for others")
-
-        @wraps(init_func)
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            if not hasattr(type(self), "from_config"):
-                raise AttributeError(f"{type(self).__name__} has no class method from_config(cfg)")
-            if _has_config(args, kwargs):
-                init_func(self, **_explicit(type(self).from_config, args, kwargs))
-            else:
-                init_func(self, *args, **kwargs)
-
-        return made
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if _has_config(args, kwargs):
-                return function(**_explicit(from_config, args, kwargs))
-            return function(*args, **kwargs)
-
-        called.__dict__["from_config"] = from_config
-        return called
-
-    return decorate
+    if init_func is not None and getattr(init_func, "__name__", "") != "__init__":
+        raise TypeError("@configurable decorates __init__, or takes from_config= for others")
+    if init_func is None:
+        return partial(_configurable, from_config=from_config) if from_config else configurable
+    return _configurable(init_func)
 
 
-def _has_config(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    return isinstance(args[0] if args else kwargs.get("cfg"), DictConfig)
+def _configurable(function: Callable[..., Any], from_config: Any = None) -> Callable[..., Any]:
+    """Decorate ``__init__``, or a function with its ``from_config``."""
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        convert, owner = from_config, args[: from_config is None]
+        if owner and (convert := getattr(type(owner[0]), "from_config", None)) is None:
+            raise AttributeError(f"{type(owner[0]).__name__} has no class method from_config(cfg)")
+        rest = args[len(owner) :]
+        if isinstance(rest[0] if rest else kwargs.get("cfg"), DictConfig):
+            return function(*owner, **_explicit(convert, rest, kwargs))
+        return function(*args, **kwargs)
+
+    called.__dict__["from_config"] = from_config
+    return called
 
 
 def _explicit(from_config: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

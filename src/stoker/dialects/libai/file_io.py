@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from stoker.core.errors import UnsupportedURLError
@@ -93,37 +94,7 @@ _LOCAL: dict[str, tuple[Callable[..., Any], int, str]] = {
 """For each operation on local files: the function, its number of paths, and its arguments."""
 
 
-class NativePathHandler(PathHandler):
-    """Local files."""
-
-    def __init__(self, async_executor: Any = None) -> None:
-        self._cwd: str | None = None
-
-    def _get_path_with_cwd(self, path: Any) -> str:
-        return os.path.normpath(os.path.join(self._cwd or "", os.fspath(path)))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.removeprefix("_") not in _LOCAL:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}")
-        function, count, options = _LOCAL[name.removeprefix("_")]
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
-            self._check_kwargs(kwargs)
-            paths = [self._get_path_with_cwd(path) for path in args[:count]]
-            return function(*paths, *args[count:], **known)
-
-        return call
-
-    def _set_cwd(self, path: str | None, **kwargs: Any) -> bool:
-        self._check_kwargs(kwargs)
-        if path is not None and not (os.path.isabs(path) and os.path.isdir(path)):
-            raise ValueError(f"the folder must be an absolute path of a folder, got {path!r}")
-        self._cwd = path
-        return True
-
-
-class PathManagerBase:
+class PathManagerBase(PathHandler):
     """File operations for local paths, and for those of registered handlers.
 
     They are ``open``, ``opena``, ``copy``, ``copy_from_local``, ``mv``, ``symlink``, ``exists``,
@@ -132,22 +103,33 @@ class PathManagerBase:
 
     def __init__(self) -> None:
         self._path_handlers: dict[str, PathHandler] = {}
-        self._native_path_handler: Any = NativePathHandler()
         self._async_handlers: set[PathHandler] = set()
+        self._cwd: str | None = None
+
+    @property
+    def _native_path_handler(self) -> "PathManagerBase":
+        return self
+
+    def _get_path_with_cwd(self, path: Any) -> str:
+        return os.path.normpath(os.path.join(self._cwd or "", os.fspath(path)))
 
     def __getattr__(self, name: str) -> Any:
         if name not in _LOCAL:
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return partial(self._do, name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            handlers = [self._handler_of(path) for path in args[: _LOCAL[name][1]]]
-            if name != "copy_from_local" and any(one is not handlers[0] for one in handlers):
-                raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
+    def _do(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        function, count, options = _LOCAL[name]
+        handlers = [self._handler_of(path) for path in args[:count]]
+        if name != "copy_from_local" and any(one is not handlers[0] for one in handlers):
+            raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
+        if handlers[-1] is not self:
             return getattr(handlers[-1], f"_{name}")(*args, **kwargs)
+        known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
+        self._check_kwargs(kwargs)
+        return function(*map(self._get_path_with_cwd, args[:count]), *args[count:], **known)
 
-        return call
-
-    def _handler_of(self, path: Any) -> Any:
+    def _handler_of(self, path: Any) -> PathHandler:
         text = os.fspath(path)
         for prefix in sorted(self._path_handlers, reverse=True):  # the longest first
             if text.startswith(prefix):
@@ -156,11 +138,15 @@ class PathManagerBase:
             raise UnsupportedURLError(
                 f"'{text}' is not a local path: register a PathHandler for its prefix"
             )
-        return self._native_path_handler
+        return self
 
     def set_cwd(self, path: str | None, **kwargs: Any) -> bool:
         """Resolve relative local paths from this folder, or from the current one if None."""
-        return bool(self._native_path_handler._set_cwd(path, **kwargs))
+        self._check_kwargs(kwargs)
+        if path is not None and not (os.path.isabs(path) and os.path.isdir(path)):
+            raise ValueError(f"the folder must be an absolute path of a folder, got {path!r}")
+        self._cwd = path
+        return True
 
     def register_handler(self, handler: PathHandler, allow_override: bool = False) -> None:
         """Use a handler for the paths with its prefixes."""
@@ -173,7 +159,7 @@ class PathManagerBase:
 
     def set_strict_kwargs_checking(self, enable: bool) -> None:
         """Choose whether unknown arguments are rejected, or only logged."""
-        for handler in (self._native_path_handler, *self._path_handlers.values()):
+        for handler in (self, *self._path_handlers.values()):
             handler._strict_kwargs_check = enable
 
 

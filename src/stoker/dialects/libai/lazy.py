@@ -2,6 +2,7 @@
 
 import builtins
 import logging
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -286,31 +287,29 @@ def _assignments(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
         if isinstance(value, dict) and "_target_" not in value:
             yield from _assignments(value, f"{prefix}{key}.")
         else:
-            yield _laid_out(f"{prefix}{key} = ", value, "", 0)
+            head = f"{prefix}{key} = "
+            yield head + _source(value, _WIDTH - len(head))
 
 
-def _laid_out(head: str, value: Any, tail: str, indent: int) -> str:
-    """Return a value in one line, or else with its items in lines of their own."""
-    line = " " * indent + head + _in_one_line(value) + tail
-    if len(line) <= _WIDTH or not isinstance(value, dict | list):
-        return line
-    opening, items, closing = _parts_of(value)
-    lines = [_laid_out(name, item, ",", indent + 4) for name, item in items]
-    return "\n".join([" " * indent + head + opening, *lines, " " * indent + closing + tail])
-
-
-def _in_one_line(value: Any) -> str:
-    if not isinstance(value, dict | list):
-        return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
-    opening, items, closing = _parts_of(value)
-    return opening + ", ".join(name + _in_one_line(item) for name, item in items) + closing
-
-
-def _parts_of(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
+def _source(value: Any, room: float = math.inf, indent: int = 0) -> str:
+    """Return a value as Python: in one line if there is room, or else each item in its own."""
     if isinstance(value, list):
-        return "[", [("", one) for one in value], "]"
-    if "_target_" not in value:
-        return "{", [(f"{_in_one_line(key)}: ", value[key]) for key in sorted(value)], "}"
-    target = target_name(value["_target_"])
-    called = target if isinstance(target, str) else _in_one_line(target)
-    return f"{called}(", [(f"{k}=", value[k]) for k in sorted(value) if k != "_target_"], ")"
+        opening, items, closing = "[", [("", one) for one in value], "]"
+    elif not isinstance(value, dict):
+        return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
+    elif "_target_" not in value:
+        opening, closing = "{", "}"
+        items = [(f"{_source(key)}: ", value[key]) for key in sorted(value)]
+    else:
+        target = target_name(value["_target_"])
+        opening, closing = f"{target if isinstance(target, str) else _source(target)}(", ")"
+        items = [(f"{key}=", value[key]) for key in sorted(value) if key != "_target_"]
+    line = opening + ", ".join(name + _source(item) for name, item in items) + closing
+    if len(line) <= room:
+        return line
+    start = " " * (indent + 4)
+    lines = "".join(
+        f"{start}{name}{_source(item, _WIDTH - len(start + name) - 1, indent + 4)},\n"
+        for name, item in items
+    )
+    return f"{opening}\n{lines}{' ' * indent}{closing}"

@@ -10,6 +10,7 @@ from torch import nn
 
 from stoker import Engine
 from stoker.core import dist
+from stoker.dialects.adapter import Model, Proxy
 
 _log = logging.getLogger("libai.trainer")
 
@@ -98,24 +99,7 @@ def _changes_calls(engine: Engine) -> bool:
     )
 
 
-class _Proxy:
-    """Stands for an object of a trainer; what it does not define is that of the object."""
-
-    def __init__(self, engine: Engine, thing: Any) -> None:
-        self.__dict__.update(_engine=engine, _thing=thing)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._thing)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_thing"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._thing, name, value)
-
-
-class Optimizer(_Proxy):
+class Optimizer(Proxy):
     """The optimizer for a ``run_step`` that updates the weights itself.
 
     ``step`` clips gradients and performs the update of the engine; ``clip_grad`` does nothing.
@@ -141,14 +125,3 @@ class Optimizer(_Proxy):
         loss = None if closure is None else closure()
         self._engine.update()
         return loss
-
-
-class Model(_Proxy):
-    """The model for such a ``run_step``: calls go through the engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine, engine.model)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of the model."""
-        return self._engine(*args, **kwargs)
