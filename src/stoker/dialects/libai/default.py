@@ -12,20 +12,14 @@ from torch import nn
 
 from stoker import seed_all
 from stoker.core import dist
-from stoker.dialects.libai import hooks
+from stoker.dialects.libai import events, hooks, models
 from stoker.dialects.libai.adapter import call
 from stoker.dialects.libai.checkpoint import Checkpointer
 from stoker.dialects.libai.config import accepts, instantiate, try_get_key
 from stoker.dialects.libai.distributed import device, layout_of
-from stoker.dialects.libai.evaluation import (
-    DatasetEvaluator,
-    inference_on_dataset,
-    print_csv_format,
-)
-from stoker.dialects.libai.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
+from stoker.dialects.libai.evaluation import inference_on_dataset, print_csv_format
 from stoker.dialects.libai.lazy import LazyConfig
 from stoker.dialects.libai.logger import setup_logger
-from stoker.dialects.libai.models import build_graph, build_model, build_tokenizer
 from stoker.dialects.libai.optim import build_optimizer
 from stoker.dialects.libai.scheduler import build_lr_scheduler
 from stoker.dialects.libai.settings import prepared
@@ -63,21 +57,18 @@ def _built_loader(node: Any, tokenizer: Any, **options: Any) -> Any:
 
     LiBai's builders, which take a batch size for training or test, build the dataset themselves.
     """
-    taken = [
-        name
-        for name in accepts(node, *options)
-        if name != "train_val_test_num_samples" or name in node
-    ]
+    if "train_val_test_num_samples" not in node:
+        options.pop("train_val_test_num_samples", None)
+    given = {name: options[name] for name in accepts(node, *options)}
     datasets = node.get("dataset")
     for one in datasets if isinstance(datasets, ListConfig) else [datasets]:
         if isinstance(one, DictConfig):
             one.update({"seed": options["seed"]} if "seed" in one else {})
             one.update({"tokenizer": tokenizer} if tokenizer is not None else {})
-    plain = "test_batch_size" not in taken
-    given = {name: options[name] for name in taken if plain or name != "batch_size"}
-    if plain:
-        given = {name: value for name, value in given.items() if name not in node}
-    return instantiate(node, **given, _recursive_=plain)
+    if "test_batch_size" in given:
+        given.pop("batch_size", None)
+        return instantiate(node, **given, _recursive_=False)
+    return instantiate(node, **{name: one for name, one in given.items() if name not in node})
 
 
 class DefaultTrainer(TrainerBase):
@@ -162,11 +153,8 @@ class DefaultTrainer(TrainerBase):
     def engine_options(self) -> dict[str, Any]:
         """Return device, precision and layout of the config."""
         train = self.cfg["train"]
-        return {
-            "device": device(),
-            "precision": "fp16" if train["amp"]["enabled"] else "fp32",
-            "layout": layout_of(train),
-        }
+        precision = "fp16" if train["amp"]["enabled"] else "fp32"
+        return {"device": device(), "precision": precision, "layout": layout_of(train)}
 
     @classmethod
     def get_batch(
@@ -182,33 +170,27 @@ class DefaultTrainer(TrainerBase):
         """Build ``tokenization.tokenizer``, if it is set, and set the model's vocabulary size."""
         if try_get_key(cfg, "tokenization.tokenizer") is None:
             return None
-        tokenizer = build_tokenizer(cfg["tokenization"])
-        if try_get_key(cfg, "model.cfg.vocab_size") is not None and hasattr(
-            tokenizer, "padded_vocab_size"
-        ):
-            multiple = try_get_key(
-                cfg, "tokenization.make_vocab_size_divisible_by", default=1
-            ) * try_get_key(cfg, "train.dist.tensor_parallel_size", default=1)
+        tokenizer = models.build_tokenizer(cfg["tokenization"])
+        multiple = try_get_key(cfg, "tokenization.make_vocab_size_divisible_by", default=1)
+        multiple *= try_get_key(cfg, "train.dist.tensor_parallel_size", default=1)
+        known = try_get_key(cfg, "model.cfg.vocab_size") is not None
+        if known and hasattr(tokenizer, "padded_vocab_size"):
             cfg["model"]["cfg"]["vocab_size"] = tokenizer.padded_vocab_size(multiple)
         return tokenizer
 
     @classmethod
     def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
         """Build ``dataloader.train``: one loader, or three for training, validation and test."""
-        train = cfg["train"]
-        size = train["train_micro_batch_size"]
-        compute_loss = train["evaluation"]
-        often = train["train_iter"] // max(1, compute_loss["eval_period"]) + 1
-        tested = train["test_micro_batch_size"] * layout_of(train).data_ranks
-        rounds = compute_loss["eval_iter"] if compute_loss["enabled"] else 1
-        counts = [train["samples"], often * rounds * tested, rounds * tested]
+        train, tests = cfg["train"], cfg["train"]["evaluation"]
+        often = train["train_iter"] // max(1, tests["eval_period"]) + 1
+        batches = tests["eval_iter"] if tests["enabled"] else 1
+        tested = int(batches * train["test_micro_batch_size"] * layout_of(train).data_ranks)
         return _built_loader(
             cfg["dataloader"]["train"],
             tokenizer,
-            batch_size=size,
-            train_batch_size=size,
+            **dict.fromkeys(("batch_size", "train_batch_size"), train["train_micro_batch_size"]),
             test_batch_size=train["test_micro_batch_size"],
-            train_val_test_num_samples=[int(count) for count in counts],
+            train_val_test_num_samples=[int(train["samples"]), often * tested, tested],
             seed=train["seed"],
         )
 
@@ -216,13 +198,10 @@ class DefaultTrainer(TrainerBase):
     def build_test_loader(cls, cfg: Any, tokenizer: Any = None) -> list[Any]:
         """Build the loaders of ``dataloader.test``."""
         nodes = try_get_key(cfg, "dataloader.test") or []
-        size = cfg["train"]["test_micro_batch_size"]
-        return [
-            _built_loader(
-                node, tokenizer, batch_size=size, test_batch_size=size, seed=cfg["train"]["seed"]
-            )
-            for node in ([nodes] if isinstance(nodes, DictConfig) else nodes)
-        ]
+        nodes = [nodes] if isinstance(nodes, DictConfig) else nodes
+        size, seed = cfg["train"]["test_micro_batch_size"], cfg["train"]["seed"]
+        options = {"batch_size": size, "test_batch_size": size, "seed": seed}
+        return [_built_loader(node, tokenizer, **options) for node in nodes]
 
     @classmethod
     def auto_scale_hyperparams(cls, cfg: Any, data_loader: Any) -> None:
@@ -234,14 +213,11 @@ class DefaultTrainer(TrainerBase):
 
         if train["train_epoch"]:
             train["train_iter"] = max(train["train_iter"], iterations(train["train_epoch"]))
-        last = train["train_iter"]
-        if train["checkpointer"]["save_model_after_n_epoch"]:
-            epochs = train["checkpointer"]["save_model_after_n_epoch"]
-            train["checkpointer"]["period"] = iterations(epochs)
-        if train["evaluation"]["eval_after_n_epoch"]:
-            train["evaluation"]["eval_period"] = iterations(
-                train["evaluation"]["eval_after_n_epoch"]
-            )
+        last, saves, tests = train["train_iter"], train["checkpointer"], train["evaluation"]
+        if saves["save_model_after_n_epoch"]:
+            saves["period"] = iterations(saves["save_model_after_n_epoch"])
+        if tests["eval_after_n_epoch"]:
+            tests["eval_period"] = iterations(tests["eval_after_n_epoch"])
         train["warmup_iter"] = math.ceil(last * train["warmup_ratio"])
         scheduler = train["scheduler"]
         scheduler.update(max_iter=last, warmup_iter=train["warmup_iter"])
@@ -261,7 +237,7 @@ class DefaultTrainer(TrainerBase):
             if isinstance(owner, DictConfig) and "amp_enabled" in owner:
                 owner["amp_enabled"] = uses_amp
                 break
-        model: nn.Module = build_model(cfg["model"])
+        model: nn.Module = models.build_model(cfg["model"])
         if cfg["train"]["activation_checkpoint"]["enabled"]:
             if not hasattr(model, "set_activation_checkpoint"):
                 raise ValueError(
@@ -281,7 +257,7 @@ class DefaultTrainer(TrainerBase):
         is_train: bool = True,
     ) -> Any:
         """Build the graph of the model, which is compiled."""
-        return build_graph(cfg, model, optimizer, lr_scheduler, is_train)
+        return models.build_graph(cfg, model, optimizer, lr_scheduler, is_train)
 
     @classmethod
     def build_optimizer(cls, cfg: Any, model: nn.Module) -> Any:
@@ -294,36 +270,26 @@ class DefaultTrainer(TrainerBase):
         return build_lr_scheduler(cfg["train"]["scheduler"], optimizer)
 
     @classmethod
-    def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
+    def build_evaluator(cls, cfg: Any) -> Any:
         """Build the evaluator of ``train.evaluation``."""
-        evaluator: DatasetEvaluator = instantiate(cfg["train"]["evaluation"]["evaluator"])
-        return evaluator
+        return instantiate(cfg["train"]["evaluation"]["evaluator"])
 
     def build_hooks(self) -> list[Any]:
         """Build the hooks: timer, learning rate, checkpoints, evaluation, best model, writers."""
         train = self.cfg["train"]
-        kept, compute_loss = train["checkpointer"], train["evaluation"]
+        saves, tests, checkpointer = train["checkpointer"], train["evaluation"], self.checkpointer
+        period, kept = saves["period"], saves["max_to_keep"]
         found: list[Any] = [hooks.IterationTimer(), hooks.LRScheduler()]
-        found.append(
-            hooks.PeriodicCheckpointer(
-                self.checkpointer, kept["period"], max_to_keep=kept["max_to_keep"]
-            )
-        )
-        if compute_loss["enabled"] and self.test_loader:
+        found.append(hooks.PeriodicCheckpointer(checkpointer, period, max_to_keep=kept))
+        if tests["enabled"] and self.test_loader:
 
             def test() -> Any:
                 self._last_eval_results = self.test(self.cfg, self.test_loader, self.graph_eval)
                 return self._last_eval_results
 
-            found.append(hooks.EvalHook(compute_loss["eval_period"], test))
-            found.append(
-                hooks.BestCheckpointer(
-                    compute_loss["eval_period"],
-                    self.checkpointer,
-                    compute_loss["eval_metric"],
-                    compute_loss["eval_mode"],
-                )
-            )
+            period, best = tests["eval_period"], (tests["eval_metric"], tests["eval_mode"])
+            found.append(hooks.EvalHook(period, test))
+            found.append(hooks.BestCheckpointer(period, checkpointer, *best))
         if dist.is_main():
             found.append(hooks.PeriodicWriter(self.build_writers(), train["log_period"]))
         return found
@@ -333,22 +299,17 @@ class DefaultTrainer(TrainerBase):
         train = self.cfg["train"]
         folder = local_path(train["output_dir"], "train.output_dir")
         return [
-            CommonMetricPrinter(train["global_batch_size"], train["train_iter"]),
-            JSONWriter(folder / "metrics.json"),
-            TensorboardXWriter(folder),
+            events.CommonMetricPrinter(train["global_batch_size"], train["train_iter"]),
+            events.JSONWriter(folder / "metrics.json"),
+            events.TensorboardXWriter(folder),
         ]
 
     @classmethod
-    def test(
-        cls,
-        cfg: Any,
-        test_loaders: Iterable[Any],
-        model: Any,
-        evaluator: DatasetEvaluator | None = None,
-    ) -> Any:
+    def test(cls, cfg: Any, test_loaders: Iterable[Any], model: Any, evaluator: Any = None) -> Any:
         """Return the results by the class name of each dataset, or directly if there is one."""
         train, found = cfg["train"], {}
-        judge = evaluator or cls.build_evaluator(cfg)
+        chosen = evaluator or cls.build_evaluator(cfg)
+        device, limit = train["input_placement_device"], train["evaluation"]["eval_iter"]
         size = train["test_micro_batch_size"] * layout_of(train).data_ranks
         seen: Counter[str] = Counter()
         for loader in test_loaders:
@@ -356,13 +317,7 @@ class DefaultTrainer(TrainerBase):
             seen[kind] += 1
             name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
             found[name] = inference_on_dataset(
-                model,
-                loader,
-                size,
-                train["evaluation"]["eval_iter"],
-                cls.get_batch,
-                train["input_placement_device"],
-                judge,
+                model, loader, size, limit, cls.get_batch, device, chosen
             )
             _log.info(f"results on {name}:")
             print_csv_format(found[name])

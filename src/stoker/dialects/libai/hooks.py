@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core.errors import did_you_mean
+from stoker.dialects.libai.adapter import POINTS
 from stoker.dialects.libai.checkpoint import Checkpointer
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.events import EventWriter, Foreign
@@ -24,27 +24,18 @@ from stoker.storage import LocalStorage
 from stoker.storage.local import replace_link
 
 _log = logging.getLogger("libai.hooks")
-_POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 class CallbackHook(HookBase):
     """A hook of plain functions, which take the trainer."""
 
-    def __init__(
-        self,
-        *,
-        before_train: Callable[[Any], None] | None = None,
-        after_train: Callable[[Any], None] | None = None,
-        before_step: Callable[[Any], None] | None = None,
-        after_step: Callable[[Any], None] | None = None,
-    ) -> None:
-        given = (before_train, after_train, before_step, after_step)
-        for point, call in zip(_POINTS, given, strict=True):
-            if call is not None:
-                setattr(self, point, partial(self._call, call))
-
-    def _call(self, call: Callable[[Any], None]) -> None:
-        call(self.trainer)
+    def __init__(self, **functions: Callable[[Any], None] | None) -> None:
+        for point, function in functions.items():
+            if point not in POINTS:
+                near = did_you_mean(point, POINTS)
+                raise TypeError(f"there is no point {point!r}{near} (points: {', '.join(POINTS)})")
+            if function is not None:
+                setattr(self, point, lambda call=function: call(self.trainer))
 
 
 class IterationTimer(HookBase):
@@ -75,11 +66,9 @@ class IterationTimer(HookBase):
     def after_train(self) -> None:
         """Log the total time."""
         total = perf_counter() - self._since
-        if self._first:
-            spent, each = timedelta(seconds=int(self._spent)), self._spent / self._first
-            _log.info(
-                f"Overall training speed: {self._first} iterations in {spent} ({each:.4f} s / it)"
-            )
+        if count := self._first:
+            spent, each = timedelta(seconds=int(self._spent)), self._spent / count
+            _log.info(f"Overall training speed: {count} iterations in {spent} ({each:.4f} s / it)")
         others = timedelta(seconds=int(max(0.0, total - self._spent)))
         _log.info(f"Total training time: {timedelta(seconds=int(total))} ({others} on hooks)")
 
@@ -99,9 +88,7 @@ class LRScheduler(HookBase):
         """Report and step, except after a skipped update."""
         trainer = self.trainer
         groups = (trainer.optimizer if self._optimizer is None else self._optimizer).param_groups
-        largest = groups[0]
-        if len(groups) > 1:
-            largest = max(groups, key=lambda group: len(group["params"]))
+        largest = max(groups, key=lambda group: len(group["params"]))
         trainer.storage.put_scalar("lr", largest["lr"], smoothing_hint=False)
         if trainer.run.updated:
             self.scheduler.step()
@@ -193,9 +180,8 @@ class EvalHook(HookBase):
             try:
                 self.trainer.run.record(name, float(value))
             except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"eval_function returned {name!r}: {value!r}, expected a number"
-                ) from error
+                message = f"eval_function returned {name!r}: {value!r}, expected a number"
+                raise ValueError(message) from error
         self.trainer.flush()
 
 
@@ -252,9 +238,8 @@ class PeriodicWriter(stock.Write):
 
     def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
         given = list(writers)
-        super().__init__(
-            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given), every=period
-        )
+        found = (Foreign(one) if isinstance(one, EventWriter) else one for one in given)
+        super().__init__(*found, every=period)
         self.name = "PeriodicWriter"
         self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
 
