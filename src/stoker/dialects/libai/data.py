@@ -104,7 +104,7 @@ class Instance:
 
 
 def _stacked(values: list[Any]) -> Any:
-    kind = type(values[0])
+    kind: Any = type(values[0])
     if issubclass(kind, list):
         return values
     if not issubclass(kind, Tensor) and not hasattr(kind, "stack"):

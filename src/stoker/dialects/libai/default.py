@@ -1,32 +1,151 @@
-"""`DefaultTrainer`: build a training from a config; every ``build_`` method can be overridden."""
+"""`DefaultTrainer`: build a training from a config; every ``build_`` method can be overridden.
+
+Before that, the config's ``train`` and ``graph`` get defaults and are checked, and the log starts.
+"""
 
 import argparse
 import logging
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, open_dict
 from torch import nn
 
 from stoker import seed_all
+from stoker.config.run_section import batch_sizes
 from stoker.core import dist
+from stoker.core.log import LogFile
 from stoker.dialects.libai import events, hooks, models
 from stoker.dialects.libai.adapter import call
-from stoker.dialects.libai.checkpoint import Checkpointer
-from stoker.dialects.libai.config import accepts, instantiate, try_get_key
-from stoker.dialects.libai.distributed import device, layout_of
+from stoker.dialects.libai.config import accepts, get_config, instantiate, try_get_key
+from stoker.dialects.libai.distributed import device, layout_of, setup_dist_util
 from stoker.dialects.libai.evaluation import inference_on_dataset, print_csv_format
-from stoker.dialects.libai.lazy import LazyConfig
-from stoker.dialects.libai.logger import setup_logger
-from stoker.dialects.libai.optim import build_optimizer
+from stoker.dialects.libai.lazy import LazyConfig, as_config
 from stoker.dialects.libai.scheduler import build_lr_scheduler
-from stoker.dialects.libai.settings import prepared
 from stoker.dialects.libai.trainer import EagerTrainer, GraphTrainer, TrainerBase, plain_batch
 from stoker.storage import local_path
 
 _log = logging.getLogger("libai.default")
+
+
+# The sections ``train`` and ``graph``: defaults, unknown keys, and limits
+
+_MISSPELLED = 0.88
+"""How similar a misspelled key is to the one that is meant: "log_perod"."""
+
+_WRITTEN = {
+    "train": "samples warmup_iter",
+    "train.dist": "num_nodes num_gpus_per_node auto_pipeline_stage_id actual_pipeline_stage_id "
+    "device_type",
+}
+"""Keys without a default, which a trainer writes into the config."""
+
+_LIMITS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "train.consumed_train_samples": ((0,), "checkpoints store the position in the data"),
+    "train.consumed_valid_samples": ((0,), "every evaluation starts at the first sample"),
+    "train.train_samples": ((None,), "set train.train_iter or train.train_epoch"),
+    "train.nccl_fusion_threshold_mb": ((16, 0), "it belongs to OneFlow"),
+    "train.nccl_fusion_max_ops": ((24, 0), "it belongs to OneFlow"),
+    "train.zero_optimization.stage": ((1, 2, 3), "these are the stages of ZeRO"),
+    "graph.debug": ((-1,), "set TORCH_LOGS in the environment instead"),
+    "graph.auto_parallel.enabled": ((False,), "set train.dist instead"),
+    "graph.global_mode.enabled": ((False,), "it belongs to OneFlow"),
+}
+"""The values of options that Stoker cannot or need not do, and why."""
+
+
+def prepared(cfg: Any) -> Any:
+    """Fill in defaults and batch sizes, check all options, and return the ``train`` section."""
+    cfg._set_flag("allow_objects", True)
+    unknown: list[str] = []
+    with open_dict(cfg):
+        for name, file in (("train", "common/train.py"), ("graph", "common/models/graph.py")):
+            if cfg.get(name) is None:
+                cfg[name] = as_config({})
+            unknown += _filled(cfg[name], get_config(file)[name], name)
+    if unknown:
+        _log.warning(f"the trainer does not use {', '.join(unknown)}")
+    for path, (values, why) in _LIMITS.items():
+        if (value := try_get_key(cfg, path)) not in values:
+            allowed = " or ".join(map(repr, values))
+            raise ValueError(f"{path} is {value!r}, expected {allowed}: {why}")
+    train = cfg["train"]
+    setup_dist_util(train["dist"])
+    names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
+    micro, accumulate, total = (train[name] for name in names)
+    if micro is None and total is None:
+        raise ValueError("set train.train_micro_batch_size or train.global_batch_size")
+    try:
+        sizes = batch_sizes(micro, accumulate, total, layout_of(train).data_ranks)
+    except ValueError as error:
+        text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
+        text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
+        raise ValueError(text) from None
+    train.update(zip(names, sizes, strict=True))
+    train["samples"] = train["train_iter"] * train["global_batch_size"]
+    return train
+
+
+def _filled(given: Any, known: Any, at: str) -> Iterator[str]:
+    """Add missing keys to a section, and yield those that it should not have.
+
+    A misspelled key is an error. Any other may be a key of the script itself.
+    """
+    for name in [name for name in given if name not in known]:
+        if name in _WRITTEN.get(at, "").split():
+            continue
+        if near := get_close_matches(name, list(known), n=1, cutoff=_MISSPELLED):
+            raise ValueError(f"{at} has no {name!r}; did you mean {near[0]!r}?")
+        yield f"{at}.{name}"
+    for name, value in known.items():
+        if name not in given:
+            given[name] = value
+        elif isinstance(value, DictConfig) and "_target_" not in value:
+            if not isinstance(given[name], DictConfig):
+                raise TypeError(f"{at}.{name} is {given[name]!r}, expected a section")
+            yield from _filled(given[name], value, f"{at}.{name}")
+
+
+def setup_logger(
+    output: str | Path | None = None,
+    distributed_rank: int | None = None,
+    *,
+    color: bool = True,
+    name: str = "libai",
+    abbrev_name: str | None = None,
+) -> logging.Logger:
+    """Log to standard output on rank 0, and to ``log.txt`` (``.rankN``) on each rank.
+
+    What Stoker itself says goes into the same file. Every process knows its rank, so that
+    ``distributed_rank`` need not be passed; the log has no colors, whatever ``color`` is.
+    """
+    logger, core = logging.getLogger(name), logging.getLogger("stoker")
+    logger.setLevel(logging.DEBUG)
+    for one in (logger, core):
+        for old in [old for old in one.handlers if isinstance(old, LogFile | _Output)]:
+            one.removeHandler(old)
+        if output is not None:
+            one.addHandler(LogFile(Path(output), lambda: True))
+    if dist.is_main():
+        logger.addHandler(_Output(abbrev_name))
+    return logger
+
+
+class _Output(logging.Handler):
+    """Return the current standard output."""
+
+    def __init__(self, abbrev_name: str | None) -> None:
+        super().__init__(logging.INFO)
+        form = f"[%(asctime)s {abbrev_name or '%(name)s'}]: %(message)s"
+        self.setFormatter(logging.Formatter(form, datefmt="%m/%d %H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stdout, flush=True)
 
 
 def default_setup(cfg: Any, args: argparse.Namespace) -> None:
@@ -105,7 +224,7 @@ class DefaultTrainer(TrainerBase):
         else:
             self._trainer = EagerTrainer(self.model, self.train_loader, self.optimizer, count)
         states = {"optimizer": self.optimizer, "lr_scheduler": self.lr_scheduler}
-        self.checkpointer = Checkpointer(self.model, train["output_dir"], **states)
+        self.checkpointer = hooks.Checkpointer(self.model, train["output_dir"], **states)
         self.start_iter = train["start_iter"]
         self.resume_or_load(train["resume"] is not False)
         train["start_iter"] = self.start_iter
@@ -262,7 +381,7 @@ class DefaultTrainer(TrainerBase):
     @classmethod
     def build_optimizer(cls, cfg: Any, model: nn.Module) -> Any:
         """Build the optimizer of ``optim`` for the model's parameters."""
-        return build_optimizer(cfg["optim"], model)
+        return models.build_optimizer(cfg["optim"], model)
 
     @classmethod
     def build_lr_scheduler(cls, cfg: Any, optimizer: Any) -> Any:

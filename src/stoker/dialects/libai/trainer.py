@@ -9,9 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from stoker import Engine, Hook, Run, Trainer
-from stoker.dialects.libai.adapter import POINTS, Clock, RunStep, adapted, apply, by_name, call
+from stoker.dialects.libai.adapter import (
+    POINTS,
+    Clock,
+    RunStep,
+    adapted,
+    apply,
+    by_name,
+    call,
+    engine_of,
+    runs_itself,
+    through_engine,
+)  # fmt: skip
 from stoker.dialects.libai.events import EventStorage, get_event_storage
-from stoker.dialects.libai.parts import engine_of, runs_itself, through_engine
 from stoker.hooks import Checkpoint, Write
 
 _log = logging.getLogger("libai.trainer")
