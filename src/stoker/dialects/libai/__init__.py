@@ -3,8 +3,7 @@
 from stoker.dialects.aliases import arrange
 
 _MODULES = {
-    "config": "config.arguments config.config config.instantiate",
-    "lazy": "config.lazy",
+    "config": "config.arguments config.config config.instantiate config.lazy",
     "data": "data.build data.samplers data.samplers.samplers data.structures",
     "default": "engine.default utils.logger",
     "hooks": "engine.hooks utils.checkpoint",
@@ -20,6 +19,6 @@ _MODULES = {
 }
 """For each module of the dialect those of LiBai whose names it has."""
 
-_PACKAGES = {"config": "config lazy", "engine": "default trainer", "utils": ""}
+_PACKAGES = {"engine": "default trainer", "utils": ""}
 _SAME = {old: home for home, names in _MODULES.items() for old in names.split()}
 arrange(__name__, {**_PACKAGES, **_SAME})

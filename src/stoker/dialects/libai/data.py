@@ -10,9 +10,8 @@ from omegaconf import ListConfig
 from torch import Tensor
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Sampler
 
-from stoker.dialects.libai.config import instantiate
+from stoker.dialects.libai.config import LazyCall, instantiate
 from stoker.dialects.libai.distributed import get_data_parallel_rank, get_data_parallel_size
-from stoker.dialects.libai.lazy import LazyCall
 
 
 @dataclass

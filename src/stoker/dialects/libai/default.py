@@ -22,10 +22,16 @@ from stoker.core import dist
 from stoker.core.log import LogFile
 from stoker.dialects.libai import events, hooks, models
 from stoker.dialects.libai.adapter import call
-from stoker.dialects.libai.config import accepts, get_config, instantiate, try_get_key
+from stoker.dialects.libai.config import (
+    LazyConfig,
+    accepts,
+    as_config,
+    get_config,
+    instantiate,
+    try_get_key,
+)
 from stoker.dialects.libai.distributed import device, layout_of, setup_dist_util
 from stoker.dialects.libai.evaluation import inference_on_dataset, print_csv_format
-from stoker.dialects.libai.lazy import LazyConfig, as_config
 from stoker.dialects.libai.scheduler import build_lr_scheduler
 from stoker.dialects.libai.trainer import EagerTrainer, GraphTrainer, TrainerBase, plain_batch
 from stoker.storage import local_path
