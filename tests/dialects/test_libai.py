@@ -906,7 +906,7 @@ def test_a_best_that_no_evaluation_gives_is_reported(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "libai"):
         trainer.train(0, 2)
     assert "did you mean 'Acc@1'" in caplog.text
-    with pytest.raises(ValueError, match="'max' or 'min'"):
+    with pytest.raises(ValueError, match="'min' or 'max'"):
         hooks.BestCheckpointer(1, kept, "a", mode="up")
     with pytest.raises(ValueError, match="max_to_keep"):
         hooks.PeriodicCheckpointer(kept, 1, max_to_keep=0)

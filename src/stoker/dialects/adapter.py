@@ -1,10 +1,10 @@
-"""`Adapter`: call the hooks of older trainers from a Stoker run."""
+"""What dialects share: call the hooks of older trainers, let their code use the engine."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from stoker import Hook, Priority, Run, Trainer
+from stoker import Engine, Hook, Priority, Run, Trainer
 from stoker.core.types import Stateful
 
 T = TypeVar("T")
@@ -46,6 +46,34 @@ class Adapter(Hook):
         """Restore the state of the foreign hook."""
         if isinstance(self.foreign, Stateful):
             self.foreign.load_state_dict(state)
+
+
+class Proxy:
+    """Stands for an object of a script; what it does not define is that of the object."""
+
+    def __init__(self, engine: Engine, thing: Any) -> None:
+        self.__dict__.update(_engine=engine, _thing=thing)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._thing)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_thing"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._thing, name, value)
+
+
+class Model(Proxy):
+    """The model, for code of a script that calls it: calls go through the engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, engine.model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs of the model."""
+        return self._engine(*args, **kwargs)
 
 
 def overridden(hook: Any, base: type, names: Iterable[str]) -> list[str]:

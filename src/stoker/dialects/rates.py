@@ -39,13 +39,16 @@ class FormulaLR(LambdaLR):
         return lambda step: formula(step, base, **options)
 
 
-def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
+def schedule(
+    name: str, factor: Callable[..., float], base: type[FormulaLR] = FormulaLR, **defaults: Any
+) -> Any:
     """Return a class of schedulers that multiply the initial rates by a factor.
 
     Args:
         name: The name of the class.
         factor: Computes the factor from ``(step, base, …)``: the step, the initial rate, and the
             options. Its docstring becomes that of the class.
+        base: The base class.
         defaults: The options in order; ``...`` marks a required one.
     """
     kind = Parameter.POSITIONAL_OR_KEYWORD
@@ -56,12 +59,12 @@ def schedule(name: str, factor: Callable[..., float], **defaults: Any) -> Any:
     taken = [Parameter("optimizer", kind), *options]
 
     def build(self: FormulaLR, *args: Any, **kwargs: Any) -> None:
-        FormulaLR.__init__(self, *args, **kwargs)
+        base.__init__(self, *args, **kwargs)
 
     build.__dict__["__signature__"] = Signature([Parameter("self", kind), *taken])
     return type(
         name,
-        (FormulaLR,),
+        (base,),
         {
             "__init__": build,
             "__doc__": factor.__doc__,

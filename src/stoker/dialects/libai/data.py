@@ -1,18 +1,17 @@
 """Samples with named fields, samplers that know their rank, and loaders of both."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from typing import Any
 
 import torch
 from omegaconf import ListConfig
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Sampler
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Sampler
 
-from stoker.dialects.libai.config import instantiate
+from stoker.dialects.libai.config import LazyCall, instantiate
 from stoker.dialects.libai.distributed import get_data_parallel_rank, get_data_parallel_size
-from stoker.dialects.libai.lazy import LazyCall
 
 
 @dataclass
@@ -29,17 +28,19 @@ class DistTensorData:
     @staticmethod
     def stack(distTensor_lists: Sequence["DistTensorData"]) -> "DistTensorData":  # noqa: N803
         """Stack the tensors of several samples of one shape."""
-        kinds = []
+        first = distTensor_lists[0]
         for one in distTensor_lists:
             if not isinstance(one.tensor, Tensor):
                 raise TypeError(
                     f"DistTensorData.tensor is a {type(one.tensor).__name__}, expected a tensor: "
                     "check what __getitem__ of the dataset returns"
                 )
-            kinds.append((one.tensor.shape, one.sbp_list, one.placement_idx))
-            if kinds[-1] != kinds[0]:
-                raise ValueError(f"samples differ: {kinds[-1]} and {kinds[0]}")
-        return DistTensorData(torch.stack([one.tensor for one in distTensor_lists]), *kinds[0][1:])
+            if one._kind() != first._kind():
+                raise ValueError(f"samples differ: {one._kind()} and {first._kind()}")
+        return replace(first, tensor=torch.stack([one.tensor for one in distTensor_lists]))
+
+    def _kind(self) -> tuple[Any, ...]:
+        return self.tensor.shape, self.sbp_list, self.placement_idx
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -102,14 +103,12 @@ class Instance:
 
 
 def _stacked(values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, Tensor):
-        return torch.stack(values)
-    if isinstance(first, list):
+    kind: Any = type(values[0])
+    if issubclass(kind, list):
         return values
-    if not hasattr(type(first), "stack"):
-        raise ValueError(f"fields of type {type(first).__name__} cannot be stacked to a batch")
-    return type(first).stack(values)
+    if not issubclass(kind, Tensor) and not hasattr(kind, "stack"):
+        raise ValueError(f"fields of type {kind.__name__} cannot be stacked to a batch")
+    return torch.stack(values) if issubclass(kind, Tensor) else kind.stack(values)
 
 
 class CyclicSampler(Sampler[list[int]]):
@@ -170,13 +169,9 @@ class SingleRoundSampler(Sampler[list[int]]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.data_size, self.micro_batch_size, self.shuffle = (
-            len(dataset),
-            micro_batch_size,
-            shuffle,
-        )
+        self.data_size, self.drop_last = len(dataset), drop_last
+        self.micro_batch_size, self.shuffle, self.seed = micro_batch_size, shuffle, seed
         self.data_parallel_rank, self.data_parallel_size = data_parallel_rank, data_parallel_size
-        self.seed, self.drop_last = seed, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         size, larger = divmod(self.data_size, self.data_parallel_size)
@@ -186,10 +181,7 @@ class SingleRoundSampler(Sampler[list[int]]):
         indices = [first + index for index in order]
         if larger and rank >= larger and not self.drop_last:
             indices.append(0)
-        for at in range(0, len(indices), self.micro_batch_size):
-            batch = indices[at : at + self.micro_batch_size]
-            if len(batch) == self.micro_batch_size or not self.drop_last:
-                yield batch
+        yield from BatchSampler(indices, self.micro_batch_size, self.drop_last)
 
     def __len__(self) -> int:
         samples = self.micro_batch_size * self.data_parallel_size
@@ -213,18 +205,13 @@ def trivial_batch_collator(batch: Sequence[Any]) -> Any:
     return Instance.stack(batch)
 
 
-def _mixed(dataset: Any, mixer: Callable[[list[Any]], Any]) -> Any:
-    """Build one dataset, or mix several."""
-    found = instantiate(dataset)
-    if not isinstance(found, list):
-        return found
-    return mixer(found) if len(found) > 1 else found[0]
-
-
-def _loader(dataset: Any, sampler: Any, workers: int, collate_fn: Any, **kwargs: Any) -> Any:
+def _loader(
+    dataset: Any, sampler: Any, draws: dict[str, Any], workers: int, collate_fn: Any, **kwargs: Any
+) -> Any:
+    """Return a loader whose sampler, a node, draws batches as ``draws`` says."""
     return DataLoader(
         dataset,
-        batch_sampler=instantiate(sampler, dataset=dataset),
+        batch_sampler=instantiate(sampler, dataset=dataset, **draws),
         num_workers=workers,
         persistent_workers=workers > 0,
         collate_fn=collate_fn or trivial_batch_collator,
@@ -252,16 +239,18 @@ def build_image_train_loader(
     images and labels by `get_batch`. ``test_batch_size`` is not used; other arguments are those of
     a `torch.utils.data.DataLoader`.
     """
-    node = (LazyCall(CyclicSampler)(shuffle=True) if sampler is None else sampler).copy()
-    data = _mixed(dataset, dataset_mixer)
-    node.update(
-        micro_batch_size=train_batch_size,
-        consumed_samples=consumed_samples,
-        data_parallel_rank=get_data_parallel_rank(),
-        data_parallel_size=get_data_parallel_size(),
-        seed=seed,
-    )
-    loader = _loader(data, node, num_workers, collate_fn, **kwargs)
+    data = instantiate(dataset)
+    if isinstance(data, list):
+        data = dataset_mixer(data) if len(data) > 1 else data[0]
+    draws = {
+        "micro_batch_size": train_batch_size,
+        "consumed_samples": consumed_samples,
+        "data_parallel_rank": get_data_parallel_rank(),
+        "data_parallel_size": get_data_parallel_size(),
+        "seed": seed,
+    }
+    node = LazyCall(CyclicSampler)(shuffle=True) if sampler is None else sampler
+    loader = _loader(data, node, draws, num_workers, collate_fn, **kwargs)
     loader.mixup_func = instantiate(mixup_func)
     return loader, None, None
 
@@ -282,12 +271,10 @@ def build_image_test_loader(
 
     ``sampler`` is a node, `SingleRoundSampler` by default.
     """
-    node = (LazyCall(SingleRoundSampler)() if sampler is None else sampler).copy()
-    data = instantiate(dataset)
-    node.update(
-        micro_batch_size=test_batch_size, data_parallel_rank=0, data_parallel_size=1, seed=seed
-    )
-    return _loader(data, node, num_workers, collate_fn, **kwargs)
+    node = LazyCall(SingleRoundSampler)() if sampler is None else sampler
+    ranks = {"data_parallel_rank": 0, "data_parallel_size": 1}
+    draws = {"micro_batch_size": test_batch_size, **ranks, "seed": seed}
+    return _loader(instantiate(dataset), node, draws, num_workers, collate_fn, **kwargs)
 
 
 build_nlp_test_loader = build_image_test_loader
@@ -319,18 +306,14 @@ def build_nlp_train_val_test_loader(
             f"there are {len(nodes)} datasets, {len(splits)} splits and {len(weights)} weights, "
             "expected equally many"
         )
-    parts = [
-        _parts_of(node, shares, train_val_test_num_samples)
-        for node, shares in zip(nodes, splits, strict=True)
-    ]
-    train, valid, test = (dataset_mixer(list(part)) for part in zip(*parts, strict=True))
-    options["sampler"] = train_sampler
-    loader, *_ = build_image_train_loader(
-        train, train_batch_size, consumed_samples=consumed_samples, **options
-    )
+    limits = train_val_test_num_samples
+    parts = [_parts_of(one, shares, limits) for one, shares in zip(nodes, splits, strict=True)]
+    train, *others = (dataset_mixer(list(part)) for part in zip(*parts, strict=True))
+    drawn = {"sampler": train_sampler, "consumed_samples": consumed_samples}
+    loader, *_ = build_image_train_loader(train, train_batch_size, **drawn, **options)
     options["sampler"] = test_sampler
-    others = [build_image_test_loader(part, test_batch_size, **options) for part in (valid, test)]
-    return loader, others[0], others[1]
+    valid, test = (build_image_test_loader(one, test_batch_size, **options) for one in others)
+    return loader, valid, test
 
 
 def _parts_of(node: Any, shares: Sequence[float], limits: Sequence[int]) -> list[Any]:

@@ -1,38 +1,157 @@
-"""`DefaultTrainer`: build a training from a config; every ``build_`` method can be overridden."""
+"""`DefaultTrainer`: build a training from a config; every ``build_`` method can be overridden.
+
+Before that, the config's ``train`` and ``graph`` get defaults and are checked, and the log starts.
+"""
 
 import argparse
 import logging
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, open_dict
 from torch import nn
 
 from stoker import seed_all
+from stoker.config.run_section import batch_sizes
 from stoker.core import dist
-from stoker.dialects.libai import hooks
+from stoker.core.log import LogFile
+from stoker.dialects.libai import events, hooks, models
 from stoker.dialects.libai.adapter import call
-from stoker.dialects.libai.checkpoint import Checkpointer
-from stoker.dialects.libai.config import accepts, instantiate, try_get_key
-from stoker.dialects.libai.distributed import device, layout_of
-from stoker.dialects.libai.evaluation import (
-    DatasetEvaluator,
-    inference_on_dataset,
-    print_csv_format,
+from stoker.dialects.libai.config import (
+    LazyConfig,
+    accepts,
+    as_config,
+    get_config,
+    instantiate,
+    try_get_key,
 )
-from stoker.dialects.libai.events import CommonMetricPrinter, JSONWriter, TensorboardXWriter
-from stoker.dialects.libai.lazy import LazyConfig
-from stoker.dialects.libai.logger import setup_logger
-from stoker.dialects.libai.models import build_graph, build_model, build_tokenizer
-from stoker.dialects.libai.optim import build_optimizer
+from stoker.dialects.libai.distributed import device, layout_of, setup_dist_util
+from stoker.dialects.libai.evaluation import inference_on_dataset, print_csv_format
 from stoker.dialects.libai.scheduler import build_lr_scheduler
-from stoker.dialects.libai.settings import prepared
 from stoker.dialects.libai.trainer import EagerTrainer, GraphTrainer, TrainerBase, plain_batch
 from stoker.storage import local_path
 
 _log = logging.getLogger("libai.default")
+
+
+# The sections ``train`` and ``graph``: defaults, unknown keys, and limits
+
+_MISSPELLED = 0.88
+"""How similar a misspelled key is to the one that is meant: "log_perod"."""
+
+_WRITTEN = {
+    "train": "samples warmup_iter",
+    "train.dist": "num_nodes num_gpus_per_node auto_pipeline_stage_id actual_pipeline_stage_id "
+    "device_type",
+}
+"""Keys without a default, which a trainer writes into the config."""
+
+_LIMITS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "train.consumed_train_samples": ((0,), "checkpoints store the position in the data"),
+    "train.consumed_valid_samples": ((0,), "every evaluation starts at the first sample"),
+    "train.train_samples": ((None,), "set train.train_iter or train.train_epoch"),
+    "train.nccl_fusion_threshold_mb": ((16, 0), "it belongs to OneFlow"),
+    "train.nccl_fusion_max_ops": ((24, 0), "it belongs to OneFlow"),
+    "train.zero_optimization.stage": ((1, 2, 3), "these are the stages of ZeRO"),
+    "graph.debug": ((-1,), "set TORCH_LOGS in the environment instead"),
+    "graph.auto_parallel.enabled": ((False,), "set train.dist instead"),
+    "graph.global_mode.enabled": ((False,), "it belongs to OneFlow"),
+}
+"""The values of options that Stoker cannot or need not do, and why."""
+
+
+def prepared(cfg: Any) -> Any:
+    """Fill in defaults and batch sizes, check all options, and return the ``train`` section."""
+    cfg._set_flag("allow_objects", True)
+    unknown: list[str] = []
+    with open_dict(cfg):
+        for name, file in (("train", "common/train.py"), ("graph", "common/models/graph.py")):
+            if cfg.get(name) is None:
+                cfg[name] = as_config({})
+            unknown += _filled(cfg[name], get_config(file)[name], name)
+    if unknown:
+        _log.warning(f"the trainer does not use {', '.join(unknown)}")
+    for path, (values, why) in _LIMITS.items():
+        if (value := try_get_key(cfg, path)) not in values:
+            allowed = " or ".join(map(repr, values))
+            raise ValueError(f"{path} is {value!r}, expected {allowed}: {why}")
+    train = cfg["train"]
+    setup_dist_util(train["dist"])
+    names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
+    micro, accumulate, total = (train[name] for name in names)
+    if micro is None and total is None:
+        raise ValueError("set train.train_micro_batch_size or train.global_batch_size")
+    try:
+        sizes = batch_sizes(micro, accumulate, total, layout_of(train).data_ranks)
+    except ValueError as error:
+        text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
+        text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
+        raise ValueError(text) from None
+    train.update(zip(names, sizes, strict=True))
+    train["samples"] = train["train_iter"] * train["global_batch_size"]
+    return train
+
+
+def _filled(given: Any, known: Any, at: str) -> Iterator[str]:
+    """Add missing keys to a section, and yield those that it should not have.
+
+    A misspelled key is an error. Any other may be a key of the script itself.
+    """
+    for name in [name for name in given if name not in known]:
+        if name in _WRITTEN.get(at, "").split():
+            continue
+        if near := get_close_matches(name, list(known), n=1, cutoff=_MISSPELLED):
+            raise ValueError(f"{at} has no {name!r}; did you mean {near[0]!r}?")
+        yield f"{at}.{name}"
+    for name, value in known.items():
+        if name not in given:
+            given[name] = value
+        elif isinstance(value, DictConfig) and "_target_" not in value:
+            if not isinstance(given[name], DictConfig):
+                raise TypeError(f"{at}.{name} is {given[name]!r}, expected a section")
+            yield from _filled(given[name], value, f"{at}.{name}")
+
+
+def setup_logger(
+    output: str | Path | None = None,
+    distributed_rank: int | None = None,
+    *,
+    color: bool = True,
+    name: str = "libai",
+    abbrev_name: str | None = None,
+) -> logging.Logger:
+    """Log to standard output on rank 0, and to ``log.txt`` (``.rankN``) on each rank.
+
+    What Stoker itself says goes into the same file. Every process knows its rank, so that
+    ``distributed_rank`` need not be passed; the log has no colors, whatever ``color`` is.
+    """
+    logger, core = logging.getLogger(name), logging.getLogger("stoker")
+    logger.setLevel(logging.DEBUG)
+    for one in (logger, core):
+        for old in [old for old in one.handlers if isinstance(old, LogFile | _Output)]:
+            one.removeHandler(old)
+        if output is not None:
+            one.addHandler(LogFile(Path(output), lambda: True))
+    if dist.is_main():
+        logger.addHandler(_Output(abbrev_name))
+    return logger
+
+
+class _Output(logging.Handler):
+    """Return the current standard output."""
+
+    def __init__(self, abbrev_name: str | None) -> None:
+        super().__init__(logging.INFO)
+        form = f"[%(asctime)s {abbrev_name or '%(name)s'}]: %(message)s"
+        self.setFormatter(logging.Formatter(form, datefmt="%m/%d %H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stdout, flush=True)
 
 
 def default_setup(cfg: Any, args: argparse.Namespace) -> None:
@@ -63,21 +182,18 @@ def _built_loader(node: Any, tokenizer: Any, **options: Any) -> Any:
 
     LiBai's builders, which take a batch size for training or test, build the dataset themselves.
     """
-    taken = [
-        name
-        for name in accepts(node, *options)
-        if name != "train_val_test_num_samples" or name in node
-    ]
+    if "train_val_test_num_samples" not in node:
+        options.pop("train_val_test_num_samples", None)
+    given = {name: options[name] for name in accepts(node, *options)}
     datasets = node.get("dataset")
     for one in datasets if isinstance(datasets, ListConfig) else [datasets]:
         if isinstance(one, DictConfig):
             one.update({"seed": options["seed"]} if "seed" in one else {})
             one.update({"tokenizer": tokenizer} if tokenizer is not None else {})
-    plain = "test_batch_size" not in taken
-    given = {name: options[name] for name in taken if plain or name != "batch_size"}
-    if plain:
-        given = {name: value for name, value in given.items() if name not in node}
-    return instantiate(node, **given, _recursive_=plain)
+    if "test_batch_size" in given:
+        given.pop("batch_size", None)
+        return instantiate(node, **given, _recursive_=False)
+    return instantiate(node, **{name: one for name, one in given.items() if name not in node})
 
 
 class DefaultTrainer(TrainerBase):
@@ -114,7 +230,7 @@ class DefaultTrainer(TrainerBase):
         else:
             self._trainer = EagerTrainer(self.model, self.train_loader, self.optimizer, count)
         states = {"optimizer": self.optimizer, "lr_scheduler": self.lr_scheduler}
-        self.checkpointer = Checkpointer(self.model, train["output_dir"], **states)
+        self.checkpointer = hooks.Checkpointer(self.model, train["output_dir"], **states)
         self.start_iter = train["start_iter"]
         self.resume_or_load(train["resume"] is not False)
         train["start_iter"] = self.start_iter
@@ -162,11 +278,8 @@ class DefaultTrainer(TrainerBase):
     def engine_options(self) -> dict[str, Any]:
         """Return device, precision and layout of the config."""
         train = self.cfg["train"]
-        return {
-            "device": device(),
-            "precision": "fp16" if train["amp"]["enabled"] else "fp32",
-            "layout": layout_of(train),
-        }
+        precision = "fp16" if train["amp"]["enabled"] else "fp32"
+        return {"device": device(), "precision": precision, "layout": layout_of(train)}
 
     @classmethod
     def get_batch(
@@ -182,33 +295,27 @@ class DefaultTrainer(TrainerBase):
         """Build ``tokenization.tokenizer``, if it is set, and set the model's vocabulary size."""
         if try_get_key(cfg, "tokenization.tokenizer") is None:
             return None
-        tokenizer = build_tokenizer(cfg["tokenization"])
-        if try_get_key(cfg, "model.cfg.vocab_size") is not None and hasattr(
-            tokenizer, "padded_vocab_size"
-        ):
-            multiple = try_get_key(
-                cfg, "tokenization.make_vocab_size_divisible_by", default=1
-            ) * try_get_key(cfg, "train.dist.tensor_parallel_size", default=1)
+        tokenizer = models.build_tokenizer(cfg["tokenization"])
+        multiple = try_get_key(cfg, "tokenization.make_vocab_size_divisible_by", default=1)
+        multiple *= try_get_key(cfg, "train.dist.tensor_parallel_size", default=1)
+        known = try_get_key(cfg, "model.cfg.vocab_size") is not None
+        if known and hasattr(tokenizer, "padded_vocab_size"):
             cfg["model"]["cfg"]["vocab_size"] = tokenizer.padded_vocab_size(multiple)
         return tokenizer
 
     @classmethod
     def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
         """Build ``dataloader.train``: one loader, or three for training, validation and test."""
-        train = cfg["train"]
-        size = train["train_micro_batch_size"]
-        compute_loss = train["evaluation"]
-        often = train["train_iter"] // max(1, compute_loss["eval_period"]) + 1
-        tested = train["test_micro_batch_size"] * layout_of(train).data_ranks
-        rounds = compute_loss["eval_iter"] if compute_loss["enabled"] else 1
-        counts = [train["samples"], often * rounds * tested, rounds * tested]
+        train, tests = cfg["train"], cfg["train"]["evaluation"]
+        often = train["train_iter"] // max(1, tests["eval_period"]) + 1
+        batches = tests["eval_iter"] if tests["enabled"] else 1
+        tested = int(batches * train["test_micro_batch_size"] * layout_of(train).data_ranks)
         return _built_loader(
             cfg["dataloader"]["train"],
             tokenizer,
-            batch_size=size,
-            train_batch_size=size,
+            **dict.fromkeys(("batch_size", "train_batch_size"), train["train_micro_batch_size"]),
             test_batch_size=train["test_micro_batch_size"],
-            train_val_test_num_samples=[int(count) for count in counts],
+            train_val_test_num_samples=[int(train["samples"]), often * tested, tested],
             seed=train["seed"],
         )
 
@@ -216,13 +323,10 @@ class DefaultTrainer(TrainerBase):
     def build_test_loader(cls, cfg: Any, tokenizer: Any = None) -> list[Any]:
         """Build the loaders of ``dataloader.test``."""
         nodes = try_get_key(cfg, "dataloader.test") or []
-        size = cfg["train"]["test_micro_batch_size"]
-        return [
-            _built_loader(
-                node, tokenizer, batch_size=size, test_batch_size=size, seed=cfg["train"]["seed"]
-            )
-            for node in ([nodes] if isinstance(nodes, DictConfig) else nodes)
-        ]
+        nodes = [nodes] if isinstance(nodes, DictConfig) else nodes
+        size, seed = cfg["train"]["test_micro_batch_size"], cfg["train"]["seed"]
+        options = {"batch_size": size, "test_batch_size": size, "seed": seed}
+        return [_built_loader(node, tokenizer, **options) for node in nodes]
 
     @classmethod
     def auto_scale_hyperparams(cls, cfg: Any, data_loader: Any) -> None:
@@ -234,14 +338,11 @@ class DefaultTrainer(TrainerBase):
 
         if train["train_epoch"]:
             train["train_iter"] = max(train["train_iter"], iterations(train["train_epoch"]))
-        last = train["train_iter"]
-        if train["checkpointer"]["save_model_after_n_epoch"]:
-            epochs = train["checkpointer"]["save_model_after_n_epoch"]
-            train["checkpointer"]["period"] = iterations(epochs)
-        if train["evaluation"]["eval_after_n_epoch"]:
-            train["evaluation"]["eval_period"] = iterations(
-                train["evaluation"]["eval_after_n_epoch"]
-            )
+        last, saves, tests = train["train_iter"], train["checkpointer"], train["evaluation"]
+        if saves["save_model_after_n_epoch"]:
+            saves["period"] = iterations(saves["save_model_after_n_epoch"])
+        if tests["eval_after_n_epoch"]:
+            tests["eval_period"] = iterations(tests["eval_after_n_epoch"])
         train["warmup_iter"] = math.ceil(last * train["warmup_ratio"])
         scheduler = train["scheduler"]
         scheduler.update(max_iter=last, warmup_iter=train["warmup_iter"])
@@ -261,7 +362,7 @@ class DefaultTrainer(TrainerBase):
             if isinstance(owner, DictConfig) and "amp_enabled" in owner:
                 owner["amp_enabled"] = uses_amp
                 break
-        model: nn.Module = build_model(cfg["model"])
+        model: nn.Module = models.build_model(cfg["model"])
         if cfg["train"]["activation_checkpoint"]["enabled"]:
             if not hasattr(model, "set_activation_checkpoint"):
                 raise ValueError(
@@ -281,12 +382,12 @@ class DefaultTrainer(TrainerBase):
         is_train: bool = True,
     ) -> Any:
         """Build the graph of the model, which is compiled."""
-        return build_graph(cfg, model, optimizer, lr_scheduler, is_train)
+        return models.build_graph(cfg, model, optimizer, lr_scheduler, is_train)
 
     @classmethod
     def build_optimizer(cls, cfg: Any, model: nn.Module) -> Any:
         """Build the optimizer of ``optim`` for the model's parameters."""
-        return build_optimizer(cfg["optim"], model)
+        return models.build_optimizer(cfg["optim"], model)
 
     @classmethod
     def build_lr_scheduler(cls, cfg: Any, optimizer: Any) -> Any:
@@ -294,36 +395,26 @@ class DefaultTrainer(TrainerBase):
         return build_lr_scheduler(cfg["train"]["scheduler"], optimizer)
 
     @classmethod
-    def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
+    def build_evaluator(cls, cfg: Any) -> Any:
         """Build the evaluator of ``train.evaluation``."""
-        evaluator: DatasetEvaluator = instantiate(cfg["train"]["evaluation"]["evaluator"])
-        return evaluator
+        return instantiate(cfg["train"]["evaluation"]["evaluator"])
 
     def build_hooks(self) -> list[Any]:
         """Build the hooks: timer, learning rate, checkpoints, evaluation, best model, writers."""
         train = self.cfg["train"]
-        kept, compute_loss = train["checkpointer"], train["evaluation"]
+        saves, tests, checkpointer = train["checkpointer"], train["evaluation"], self.checkpointer
+        period, kept = saves["period"], saves["max_to_keep"]
         found: list[Any] = [hooks.IterationTimer(), hooks.LRScheduler()]
-        found.append(
-            hooks.PeriodicCheckpointer(
-                self.checkpointer, kept["period"], max_to_keep=kept["max_to_keep"]
-            )
-        )
-        if compute_loss["enabled"] and self.test_loader:
+        found.append(hooks.PeriodicCheckpointer(checkpointer, period, max_to_keep=kept))
+        if tests["enabled"] and self.test_loader:
 
             def test() -> Any:
                 self._last_eval_results = self.test(self.cfg, self.test_loader, self.graph_eval)
                 return self._last_eval_results
 
-            found.append(hooks.EvalHook(compute_loss["eval_period"], test))
-            found.append(
-                hooks.BestCheckpointer(
-                    compute_loss["eval_period"],
-                    self.checkpointer,
-                    compute_loss["eval_metric"],
-                    compute_loss["eval_mode"],
-                )
-            )
+            period, best = tests["eval_period"], (tests["eval_metric"], tests["eval_mode"])
+            found.append(hooks.EvalHook(period, test))
+            found.append(hooks.BestCheckpointer(period, checkpointer, *best))
         if dist.is_main():
             found.append(hooks.PeriodicWriter(self.build_writers(), train["log_period"]))
         return found
@@ -333,22 +424,17 @@ class DefaultTrainer(TrainerBase):
         train = self.cfg["train"]
         folder = local_path(train["output_dir"], "train.output_dir")
         return [
-            CommonMetricPrinter(train["global_batch_size"], train["train_iter"]),
-            JSONWriter(folder / "metrics.json"),
-            TensorboardXWriter(folder),
+            events.CommonMetricPrinter(train["global_batch_size"], train["train_iter"]),
+            events.JSONWriter(folder / "metrics.json"),
+            events.TensorboardXWriter(folder),
         ]
 
     @classmethod
-    def test(
-        cls,
-        cfg: Any,
-        test_loaders: Iterable[Any],
-        model: Any,
-        evaluator: DatasetEvaluator | None = None,
-    ) -> Any:
+    def test(cls, cfg: Any, test_loaders: Iterable[Any], model: Any, evaluator: Any = None) -> Any:
         """Return the results by the class name of each dataset, or directly if there is one."""
         train, found = cfg["train"], {}
-        judge = evaluator or cls.build_evaluator(cfg)
+        chosen = evaluator or cls.build_evaluator(cfg)
+        device, limit = train["input_placement_device"], train["evaluation"]["eval_iter"]
         size = train["test_micro_batch_size"] * layout_of(train).data_ranks
         seen: Counter[str] = Counter()
         for loader in test_loaders:
@@ -356,13 +442,7 @@ class DefaultTrainer(TrainerBase):
             seen[kind] += 1
             name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
             found[name] = inference_on_dataset(
-                model,
-                loader,
-                size,
-                train["evaluation"]["eval_iter"],
-                cls.get_batch,
-                train["input_placement_device"],
-                judge,
+                model, loader, size, limit, cls.get_batch, device, chosen
             )
             _log.info(f"results on {name}:")
             print_csv_format(found[name])

@@ -56,6 +56,20 @@ class DatasetEvaluators(DatasetEvaluator):
         return found
 
 
+class _Collecting(DatasetEvaluator):
+    """Collect pairs: one of the inputs, and one of the outputs."""
+
+    names: tuple[str, str]
+
+    def reset(self) -> None:
+        """Discard all batches."""
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def process(self, inputs: Any, outputs: Any) -> None:
+        """Add a batch."""
+        self._pairs.append((inputs[self.names[0]], outputs[self.names[1]]))
+
+
 class ClsEvaluator(DatasetEvaluator):
     """Report ``Acc@k`` in percent, from "prediction_scores" and "labels"."""
 
@@ -80,20 +94,17 @@ class ClsEvaluator(DatasetEvaluator):
         return {f"Acc@{k}": 100 * hits / max(1, self._total) for k, hits in self._hits.items()}
 
 
-class RegEvaluator(DatasetEvaluator):
+class RegEvaluator(_Collecting):
     """Report the Pearson and Spearman correlations of "prediction_scores" and "labels"."""
 
-    def reset(self) -> None:
-        """Discard all batches."""
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-
-    def process(self, inputs: Any, outputs: Any) -> None:
-        """Add a batch."""
-        self._pairs.append((outputs["prediction_scores"].flatten(), inputs["labels"].flatten()))
+    names = ("labels", "prediction_scores")
 
     def evaluate(self) -> dict[str, float]:
         """Return the correlations and their mean."""
-        both = torch.stack([torch.cat(one).double() for one in zip(*self._pairs, strict=True)])
+        columns = [
+            torch.cat([one.flatten() for one in part]) for part in zip(*self._pairs, strict=True)
+        ]
+        both = torch.stack([one.double() for one in columns])
         ranks = torch.stack([_ranks(one) for one in both])
         pearson, spearman = (float(torch.corrcoef(one)[0, 1]) for one in (both, ranks))
         return {"pearson": pearson, "spearman": spearman, "corr": (pearson + spearman) / 2}
@@ -105,6 +116,18 @@ def _ranks(values: Tensor) -> Tensor:
     last = counts.cumsum(0).double()
     places: Tensor = last - (counts - 1) / 2
     return places[group]
+
+
+class BLEUEvaluator(_Collecting):
+    """Report ``bleu_score`` of the tokens in "candidate" against those in "reference" (nltk)."""
+
+    names = ("reference", "candidate")
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the score of all candidates together."""
+        from nltk.translate.bleu_score import corpus_bleu
+
+        return {"bleu_score": float(corpus_bleu(*map(list, zip(*self._pairs, strict=True))))}
 
 
 class PPLEvaluator(DatasetEvaluator):
@@ -124,25 +147,6 @@ class PPLEvaluator(DatasetEvaluator):
         """Return ``<loss>_PPL`` for each loss, at most exp(20)."""
         found = {name: torch.as_tensor(one.compute()) for name, one in self._means.items()}
         return {f"{name}_PPL": float(mean.clamp(max=20).exp()) for name, mean in found.items()}
-
-
-class BLEUEvaluator(DatasetEvaluator):
-    """Report ``bleu_score`` of the tokens in "candidate" against those in "reference" (nltk)."""
-
-    def reset(self) -> None:
-        """Discard all batches."""
-        self._pairs: list[tuple[Any, Any]] = []
-
-    def process(self, inputs: Any, outputs: Any) -> None:
-        """Add a candidate and its references."""
-        self._pairs.append((inputs["reference"], outputs["candidate"]))
-
-    def evaluate(self) -> dict[str, float]:
-        """Return the score of all candidates together."""
-        from nltk.translate.bleu_score import corpus_bleu
-
-        references, candidates = zip(*self._pairs, strict=True)
-        return {"bleu_score": float(corpus_bleu(list(references), list(candidates)))}
 
 
 class _EvaluatorHook(Hook):

@@ -16,27 +16,24 @@ from stoker.events.storage import median
 _log = logging.getLogger("libai.events")
 
 
-class HistoryBuffer:
+class HistoryBuffer(list[float]):
     """The latest values of a name, oldest first."""
-
-    def __init__(self, values: list[float]) -> None:
-        self._values = values
 
     def values(self) -> list[float]:
         """Return the values."""
-        return self._values
+        return list(self)
 
     def latest(self) -> float:
         """Return the latest value."""
-        return self._values[-1]
+        return self[-1]
 
     def median(self, window_size: int) -> float:
         """Return the median of the latest values."""
-        return median(self._values[-window_size:])
+        return median(self[-window_size:])
 
     def avg(self, window_size: int) -> float:
         """Return the mean of the latest values."""
-        last = self._values[-window_size:]
+        last = self[-window_size:]
         return sum(last) / len(last)
 
 

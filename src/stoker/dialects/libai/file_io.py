@@ -1,10 +1,11 @@
-"""Paths and files by prefix: local files, and handlers that a script registers."""
+"""Local files by path."""
 
 import builtins
 import logging
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from stoker.core.errors import UnsupportedURLError
@@ -32,26 +33,6 @@ class LazyPath(os.PathLike[str]):
         if self._value is None:
             raise TypeError("the path is not computed yet: call os.fspath first")
         return self._value[key]
-
-
-class PathHandler:
-    """The base of handlers for paths with a prefix, such as "s3://".
-
-    A subclass has `_get_supported_prefixes`, and the operations of `PathManagerBase` with an
-    underscore in front: `_open`, `_exists` and so on, which take a path and further arguments.
-    """
-
-    _strict_kwargs_check = True
-
-    def _get_supported_prefixes(self) -> list[str]:
-        raise NotImplementedError(f"{type(self).__name__} has no _get_supported_prefixes(self)")
-
-    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
-        """Reject unknown arguments, or log them if the check is turned off."""
-        if kwargs and self._strict_kwargs_check:
-            raise ValueError(f"there are no arguments {', '.join(sorted(kwargs))}")
-        for name, value in kwargs.items():
-            _log.warning(f"the argument {name}={value!r} is ignored")
 
 
 def _new(function: Callable[[str, str], Any]) -> Callable[..., bool]:
@@ -93,88 +74,58 @@ _LOCAL: dict[str, tuple[Callable[..., Any], int, str]] = {
 """For each operation on local files: the function, its number of paths, and its arguments."""
 
 
-class NativePathHandler(PathHandler):
-    """Local files."""
-
-    def __init__(self, async_executor: Any = None) -> None:
-        self._cwd: str | None = None
-
-    def _get_path_with_cwd(self, path: Any) -> str:
-        return os.path.normpath(os.path.join(self._cwd or "", os.fspath(path)))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.removeprefix("_") not in _LOCAL:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}")
-        function, count, options = _LOCAL[name.removeprefix("_")]
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
-            self._check_kwargs(kwargs)
-            paths = [self._get_path_with_cwd(path) for path in args[:count]]
-            return function(*paths, *args[count:], **known)
-
-        return call
-
-    def _set_cwd(self, path: str | None, **kwargs: Any) -> bool:
-        self._check_kwargs(kwargs)
-        if path is not None and not (os.path.isabs(path) and os.path.isdir(path)):
-            raise ValueError(f"the folder must be an absolute path of a folder, got {path!r}")
-        self._cwd = path
-        return True
-
-
 class PathManagerBase:
-    """File operations for local paths, and for those of registered handlers.
+    """File operations for local paths; it is also its own `_native_path_handler`.
 
     They are ``open``, ``opena``, ``copy``, ``copy_from_local``, ``mv``, ``symlink``, ``exists``,
     ``isfile``, ``isdir``, ``ls``, ``mkdirs``, ``rm`` and ``get_local_path``.
     """
 
     def __init__(self) -> None:
-        self._path_handlers: dict[str, PathHandler] = {}
-        self._native_path_handler: Any = NativePathHandler()
-        self._async_handlers: set[PathHandler] = set()
+        self._async_handlers: set[Any] = set()
+        self._cwd: str | None = None
+        self._strict = True
+
+    @property
+    def _native_path_handler(self) -> "PathManagerBase":
+        return self
+
+    def _get_path_with_cwd(self, path: Any) -> str:
+        text = os.fspath(path)
+        if "://" in text:
+            raise UnsupportedURLError(
+                f"'{text}' is not a local path: download it, and pass the path of the file"
+            )
+        return os.path.normpath(os.path.join(self._cwd or "", text))
 
     def __getattr__(self, name: str) -> Any:
         if name not in _LOCAL:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+            raise AttributeError(f"{type(self).__name__} has no {name!r}: it opens local files")
+        return partial(self._do, name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            handlers = [self._handler_of(path) for path in args[: _LOCAL[name][1]]]
-            if name != "copy_from_local" and any(one is not handlers[0] for one in handlers):
-                raise ValueError(f"{name} needs paths of one kind, got {args[0]!r} and {args[1]!r}")
-            return getattr(handlers[-1], f"_{name}")(*args, **kwargs)
+    def _do(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        function, count, options = _LOCAL[name]
+        known = {key: kwargs.pop(key) for key in options.split() if key in kwargs}
+        self._check_kwargs(kwargs)
+        return function(*map(self._get_path_with_cwd, args[:count]), *args[count:], **known)
 
-        return call
-
-    def _handler_of(self, path: Any) -> Any:
-        text = os.fspath(path)
-        for prefix in sorted(self._path_handlers, reverse=True):  # the longest first
-            if text.startswith(prefix):
-                return self._path_handlers[prefix]
-        if "://" in text:
-            raise UnsupportedURLError(
-                f"'{text}' is not a local path: register a PathHandler for its prefix"
-            )
-        return self._native_path_handler
+    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        if kwargs and self._strict:
+            raise ValueError(f"there are no arguments {', '.join(sorted(kwargs))}")
+        for name, value in kwargs.items():
+            _log.warning(f"the argument {name}={value!r} is ignored")
 
     def set_cwd(self, path: str | None, **kwargs: Any) -> bool:
         """Resolve relative local paths from this folder, or from the current one if None."""
-        return bool(self._native_path_handler._set_cwd(path, **kwargs))
-
-    def register_handler(self, handler: PathHandler, allow_override: bool = False) -> None:
-        """Use a handler for the paths with its prefixes."""
-        if not isinstance(handler, PathHandler):
-            raise TypeError(f"{handler!r} is a {type(handler).__name__}, expected a PathHandler")
-        for prefix in handler._get_supported_prefixes():
-            if prefix in self._path_handlers and not allow_override:
-                raise KeyError(f"'{prefix}' has a handler already: pass allow_override=True")
-            self._path_handlers[prefix] = handler
+        self._check_kwargs(kwargs)
+        if path is not None and not (os.path.isabs(path) and os.path.isdir(path)):
+            raise ValueError(f"the folder must be an absolute path of a folder, got {path!r}")
+        self._cwd = path
+        return True
 
     def set_strict_kwargs_checking(self, enable: bool) -> None:
         """Choose whether unknown arguments are rejected, or only logged."""
-        for handler in (self._native_path_handler, *self._path_handlers.values()):
-            handler._strict_kwargs_check = enable
+        self._strict = enable
 
 
 class PathManagerFactory:

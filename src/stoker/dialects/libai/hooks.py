@@ -1,50 +1,44 @@
-"""The built-in hooks."""
+"""The built-in hooks, and `Checkpointer`, which saves and loads by name."""
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
-from stoker import Run
+from torch import nn
+
+from stoker import Run, load_weights
 from stoker import hooks as stock
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
+from stoker.core import dist
 from stoker.core.errors import did_you_mean
-from stoker.dialects.libai.checkpoint import Checkpointer
+from stoker.dialects.libai.adapter import POINTS
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.events import EventWriter, Foreign
 from stoker.dialects.libai.trainer import HookBase
 from stoker.events import Writer
+from stoker.hooks.base.monitor import Mode, Monitor
+from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
-from stoker.storage import LocalStorage
+from stoker.storage import LocalStorage, write_atomic
 from stoker.storage.local import replace_link
 
 _log = logging.getLogger("libai.hooks")
-_POINTS = ("before_train", "after_train", "before_step", "after_step")
 
 
 class CallbackHook(HookBase):
     """A hook of plain functions, which take the trainer."""
 
-    def __init__(
-        self,
-        *,
-        before_train: Callable[[Any], None] | None = None,
-        after_train: Callable[[Any], None] | None = None,
-        before_step: Callable[[Any], None] | None = None,
-        after_step: Callable[[Any], None] | None = None,
-    ) -> None:
-        given = (before_train, after_train, before_step, after_step)
-        for point, call in zip(_POINTS, given, strict=True):
-            if call is not None:
-                setattr(self, point, partial(self._call, call))
-
-    def _call(self, call: Callable[[Any], None]) -> None:
-        call(self.trainer)
+    def __init__(self, **functions: Callable[[Any], None] | None) -> None:
+        for point, function in functions.items():
+            if point not in POINTS:
+                near = did_you_mean(point, POINTS)
+                raise TypeError(f"there is no point {point!r}{near} (points: {', '.join(POINTS)})")
+            if function is not None:
+                setattr(self, point, lambda call=function: call(self.trainer))
 
 
 class IterationTimer(HookBase):
@@ -75,11 +69,9 @@ class IterationTimer(HookBase):
     def after_train(self) -> None:
         """Log the total time."""
         total = perf_counter() - self._since
-        if self._first:
-            spent, each = timedelta(seconds=int(self._spent)), self._spent / self._first
-            _log.info(
-                f"Overall training speed: {self._first} iterations in {spent} ({each:.4f} s / it)"
-            )
+        if count := self._first:
+            spent, each = timedelta(seconds=int(self._spent)), self._spent / count
+            _log.info(f"Overall training speed: {count} iterations in {spent} ({each:.4f} s / it)")
         others = timedelta(seconds=int(max(0.0, total - self._spent)))
         _log.info(f"Total training time: {timedelta(seconds=int(total))} ({others} on hooks)")
 
@@ -99,9 +91,7 @@ class LRScheduler(HookBase):
         """Report and step, except after a skipped update."""
         trainer = self.trainer
         groups = (trainer.optimizer if self._optimizer is None else self._optimizer).param_groups
-        largest = groups[0]
-        if len(groups) > 1:
-            largest = max(groups, key=lambda group: len(group["params"]))
+        largest = max(groups, key=lambda group: len(group["params"]))
         trainer.storage.put_scalar("lr", largest["lr"], smoothing_hint=False)
         if trainer.run.updated:
             self.scheduler.step()
@@ -113,6 +103,78 @@ class LRScheduler(HookBase):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the scheduler."""
         self.scheduler.load_state_dict(state)
+
+
+class Checkpointer:
+    """Save a model and other stateful objects under a name in a folder."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        save_dir: str | Path = "",
+        *,
+        save_to_disk: bool = True,
+        **checkpointables: Any,
+    ) -> None:
+        self.model, self.save_dir = model, Path(save_dir)
+        self.save_to_disk = save_to_disk and str(save_dir) != ""
+        self.checkpointables = checkpointables
+
+    def save(self, name: str, **kwargs: Any) -> None:
+        """Save under this name with additional plain values, and mark it as the last checkpoint."""
+        self.write(name, **kwargs)
+        self.tag_last_checkpoint(name)
+
+    def write(self, name: str, **kwargs: Any) -> None:
+        """Save under this name without marking it as the last checkpoint."""
+        if not self.save_to_disk:
+            return
+        states = {key: one.state_dict() for key, one in self.checkpointables.items()}
+        state = {"model": self.model.state_dict(), **states, "extra": kwargs}
+        with Checkpoints(self.save_dir / name, keep=1) as checkpoints:
+            checkpoints.save(kwargs.get("iteration", -1) + 1, state, wait=True)
+
+    def load(self, path: str | Path | None, checkpointables: Sequence[str] | None = None) -> Any:
+        """Load matching values, log the others, and return the additional values.
+
+        The path is a checkpoint by this class or of a run, or a ``.safetensors`` file; "" is none.
+        """
+        if path is None or str(path) == "":
+            _log.info("no checkpoint to load: the model is as it was made")
+            return {}
+        load_weights(self.model, path)
+        if Path(path).is_file():
+            return {}
+        found = find_checkpoint(path, None)
+        assert found is not None
+        state = Checkpoints(found.parent).load(found).shared
+        if "run" in state:  # a resumed run restores the rest itself
+            return {"iteration": state["run"]["step"] - 1}
+        for key in self.checkpointables if checkpointables is None else checkpointables:
+            if key in state:
+                self.checkpointables[key].load_state_dict(state[key])
+        return state["extra"]
+
+    def resume_or_load(self, path: str | Path | None, *, resume: bool = True) -> Any:
+        """Load the last checkpoint to resume from, or else the weights of ``path``."""
+        if resume and self.has_checkpoint():
+            return self.load(self.get_checkpoint_file())
+        return self.load(path, checkpointables=[])
+
+    def has_checkpoint(self) -> bool:
+        """Return whether there is a last checkpoint."""
+        return (self.save_dir / "last_checkpoint").is_file()
+
+    def get_checkpoint_file(self) -> str:
+        """Return the path of the last checkpoint, or "" if there is none."""
+        if not self.has_checkpoint():
+            return ""
+        return str(self.save_dir / (self.save_dir / "last_checkpoint").read_text().strip())
+
+    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
+        """Mark a checkpoint as the last."""
+        if self.save_to_disk and dist.is_main():
+            write_atomic(self.save_dir / "last_checkpoint", last_filename_basename)
 
 
 class PeriodicCheckpointer(stock.Checkpoint):
@@ -193,9 +255,8 @@ class EvalHook(HookBase):
             try:
                 self.trainer.run.record(name, float(value))
             except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"eval_function returned {name!r}: {value!r}, expected a number"
-                ) from error
+                message = f"eval_function returned {name!r}: {value!r}, expected a number"
+                raise ValueError(message) from error
         self.trainer.flush()
 
 
@@ -213,38 +274,32 @@ class BestCheckpointer(HookBase):
         eval_period: int,
         checkpointer: Checkpointer,
         val_metric: str,
-        mode: Literal["max", "min"] = "max",
+        mode: Mode = "max",
         file_prefix: str = "model_best",
     ) -> None:
-        if mode not in ("max", "min"):
-            raise ValueError(f"mode must be 'max' or 'min', got {mode!r}")
-        self._period, self._checkpointer, self._metric = eval_period, checkpointer, val_metric
-        self._sign, self._name = (1 if mode == "max" else -1), file_prefix
-        self.best: float | None = None
+        self._monitor = Monitor(val_metric, mode)
+        self._period, self._checkpointer, self._name = eval_period, checkpointer, file_prefix
 
     def after_step(self) -> None:
         """Check the result of this iteration, if there is one."""
         if not is_due(self.trainer, self._period):
             return
-        results = self.trainer.run.metrics
-        if self._metric not in results:
-            near = did_you_mean(self._metric, results)
+        results, name = self.trainer.run.metrics, self._monitor.name
+        if name not in results:
             there = f"(results: {', '.join(results) or 'none'})"
-            _log.warning(f"no evaluation has returned {self._metric!r}{near} {there}")
-            return
-        value = results[self._metric]
-        better = self.best is None or self._sign * value > self._sign * self.best
-        if math.isfinite(value) and better:
-            self.best = value
+            _log.warning(
+                f"no evaluation has returned {name!r}{did_you_mean(name, results)} {there}"
+            )
+        elif self._monitor.improves(value := results[name]):
             self._checkpointer.write(self._name, iteration=self.trainer.iter, best=value)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best result so far."""
-        return {"best": self.best}
+        return self._monitor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the best result so far."""
-        self.best = state["best"]
+        self._monitor.load_state_dict(state)
 
 
 class PeriodicWriter(stock.Write):
@@ -252,9 +307,8 @@ class PeriodicWriter(stock.Write):
 
     def __init__(self, writers: Iterable[Writer | EventWriter], period: int = 20) -> None:
         given = list(writers)
-        super().__init__(
-            *(Foreign(one) if isinstance(one, EventWriter) else one for one in given), every=period
-        )
+        found = (Foreign(one) if isinstance(one, EventWriter) else one for one in given)
+        super().__init__(*found, every=period)
         self.name = "PeriodicWriter"
         self.windows = {one.window_size for one in given if hasattr(one, "window_size")}
 

@@ -8,71 +8,45 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
+from functools import wraps
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
-
 from stoker.dialects.libai.config import instantiate
+from stoker.dialects.rates import FormulaLR, schedule
 
 _log = logging.getLogger("libai.scheduler")
 
 
-class FormulaLR(LRScheduler):
-    """A schedule that computes each rate from the iteration and the initial rate alone.
+class WarmupLR(FormulaLR):
+    """A schedule whose formula is the rate itself, which may rise from an initial rate of 0."""
 
-    A formula has no state, so a resumed run has exactly the rates of an uninterrupted one.
-    """
-
-    def __init__(self, optimizer: Any, rate: Callable[[int, float], float]) -> None:
-        self._rate = rate
-        super().__init__(optimizer)
-
-    def get_lr(self) -> list[float]:  # type: ignore[override]
-        """Return the rate of each parameter group."""
-        return [self._rate(self.last_epoch, float(base)) for base in self.base_lrs]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the iteration and the initial rates."""
-        return {key: one for key, one in super().state_dict().items() if key != "_rate"}
-
-
-def _schedule(name: str, rate: Callable[..., float], *order: str, **own: Any) -> Any:
-    """Return a function that builds a schedule of ``rate(step, base, max_iter, …)`` with warmup.
-
-    Its options are those of all schedules and ``own`` ones; ``...`` marks a required one.
-    """
-    common = {"optimizer": ..., "max_iter": ..., "warmup_factor": ..., "warmup_iter": ...}
-    options = {**common, **own, "warmup_method": "linear"}
-    kind, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
-    defaults = {option: options[option] for option in order or options}
-    signature = Signature(
-        [Parameter(n, kind, default=empty if one is ... else one) for n, one in defaults.items()]
-    )
-
-    def make(*args: Any, **kwargs: Any) -> FormulaLR:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        optimizer, last = given.pop("optimizer"), given["max_iter"]
-        factor, count, method = (given.pop(f"warmup_{one}") for one in ("factor", "iter", "method"))
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        given = self._options
+        count, last, method = given["warmup_iter"], given["max_iter"], given["warmup_method"]
         if method not in ("linear", "constant"):
             raise ValueError(f"warmup_method must be 'linear' or 'constant', got {method!r}")
         if count > last:
             _log.warning(f"the warmup of {count} iterations is longer than the run: {last}")
 
-        def warmed(step: int, base: float) -> float:
-            if step >= count:
-                return float(rate(step, base, **given))
-            low = float(base * factor)
-            done = step / count if method == "linear" else 0.0
-            return low + (float(rate(count, base, **given)) - low) * done
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        """Return the rate of each parameter group."""
+        return [float(rate(self.last_epoch)) for rate in self.lr_lambdas]
 
-        return FormulaLR(optimizer, warmed)
 
-    make.__name__ = make.__qualname__ = name
-    make.__doc__, make.__dict__["__signature__"] = rate.__doc__, signature
-    return make
+def _schedule(name: str, rate: Callable[..., float], **options: Any) -> Any:
+    """Return a class of schedules of ``rate(step, base, max_iter, …)`` with warmup."""
+
+    @wraps(rate)
+    def warmed(step: int, base: float, **given: Any) -> float:
+        factor, count, method = (given.pop(f"warmup_{one}") for one in ("factor", "iter", "method"))
+        if step >= count:
+            return rate(step, base, **given)
+        low = float(base * factor)
+        done = step / count if method == "linear" else 0.0
+        return low + (float(rate(count, base, **given)) - low) * done
+
+    return schedule(name, warmed, WarmupLR, **options, warmup_method="linear")
 
 
 def _cosine(step: int, base: float, max_iter: int, alpha: float) -> float:
@@ -112,15 +86,17 @@ def _power(
     return float((base - end_learning_rate) * left**power + end_learning_rate)
 
 
-WarmupCosineLR = _schedule("WarmupCosineLR", _cosine, alpha=0.0)
-WarmupCosineAnnealingLR = _schedule("WarmupCosineAnnealingLR", _annealed, eta_min=0.0)
-WarmupStepLR = _schedule("WarmupStepLR", _steps, step_size=..., gamma=0.1)
-WarmupMultiStepLR = _schedule("WarmupMultiStepLR", _falls, milestones=..., gamma=0.1)
+_ALL = {"max_iter": ..., "warmup_factor": ..., "warmup_iter": ...}
+WarmupCosineLR = _schedule("WarmupCosineLR", _cosine, **_ALL, alpha=0.0)
+WarmupCosineAnnealingLR = _schedule("WarmupCosineAnnealingLR", _annealed, **_ALL, eta_min=0.0)
+WarmupStepLR = _schedule("WarmupStepLR", _steps, **_ALL, step_size=..., gamma=0.1)
+WarmupMultiStepLR = _schedule("WarmupMultiStepLR", _falls, **_ALL, milestones=..., gamma=0.1)
 WarmupPolynomialLR = _schedule(
-    "WarmupPolynomialLR", _power, end_learning_rate=0.0001, power=1.0, cycle=False
+    "WarmupPolynomialLR", _power, **_ALL, end_learning_rate=0.0001, power=1.0, cycle=False
 )
-_ORDER = ("optimizer", "max_iter", "gamma", "warmup_factor", "warmup_iter", "warmup_method")
-WarmupExponentialLR = _schedule("WarmupExponentialLR", _exponential, *_ORDER, gamma=...)
+WarmupExponentialLR = _schedule(
+    "WarmupExponentialLR", _exponential, max_iter=..., gamma=..., warmup_factor=..., warmup_iter=...
+)
 
 
 def build_lr_scheduler(cfg: Any, optimizer: Any) -> Any:

@@ -9,9 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from stoker import Engine, Hook, Run, Trainer
-from stoker.dialects.libai.adapter import Clock, RunStep, adapted, apply, by_name, call
+from stoker.dialects.libai.adapter import (
+    POINTS,
+    Clock,
+    RunStep,
+    adapted,
+    apply,
+    by_name,
+    call,
+    engine_of,
+    runs_itself,
+    through_engine,
+)  # fmt: skip
 from stoker.dialects.libai.events import EventStorage, get_event_storage
-from stoker.dialects.libai.parts import engine_of, runs_itself, through_engine
 from stoker.hooks import Checkpoint, Write
 
 _log = logging.getLogger("libai.trainer")
@@ -33,6 +43,11 @@ class HookBase:
 
     def after_step(self) -> None:
         """Called after each iteration; `trainer.iter` is still its number."""
+
+
+def _calling(point: str) -> Callable[["TrainerBase"], None]:
+    """Return the method that calls a point of all hooks; a script may override it."""
+    return lambda trainer: trainer._call_hooks(point)
 
 
 class TrainerBase:
@@ -73,22 +88,6 @@ class TrainerBase:
         with through_engine(inner, engine):
             trainer.fit(self._loader(inner), max_steps=max_iter, resume=self.resume())
 
-    def before_train(self) -> None:
-        """Call ``before_train`` of all hooks; an override is called instead."""
-        self._call_hooks("before_train")
-
-    def after_train(self) -> None:
-        """Call ``after_train`` of all hooks; an override is called instead."""
-        self._call_hooks("after_train")
-
-    def before_step(self) -> None:
-        """Call ``before_step`` of all hooks; an override is called instead."""
-        self._call_hooks("before_step")
-
-    def after_step(self) -> None:
-        """Call ``after_step`` of all hooks; an override is called instead."""
-        self._call_hooks("after_step")
-
     def _call_hooks(self, point: str) -> None:
         for hook in self._hooks:
             if isinstance(hook, HookBase):
@@ -98,6 +97,8 @@ class TrainerBase:
                     f"{type(hook).__name__} acts only in TrainerBase.train(): a train() of your "
                     "own cannot call it"
                 )
+
+    before_train, after_train, before_step, after_step = map(_calling, POINTS)
 
     def run_step(self) -> None:
         """Run one iteration; override it."""

@@ -10,6 +10,7 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 from stoker.core.types import Output
+from stoker.dialects.adapter import Model
 from stoker.dialects.orca import state_file
 from stoker.storage import local_path
 
@@ -34,7 +35,7 @@ class TorchRunner:
         self.val_loader: Any = None
         self.run = Run(engine)
         several = dist.world_size() > 1 or engine.moves_batches
-        self.model: Any = _Model(engine) if several else engine.model
+        self.model: Any = Model(engine) if several else engine.model
         self.finished: int | None = None  # how many epochs are, within an epoch
         self.logger = get_logger()
         self.pocket: dict[str, Any] = {}
@@ -201,19 +202,3 @@ def state_of(engine: Engine, run: Run) -> dict[str, Any]:
         **({"optimizers": list(optimizers.values())} if optimizers else {}),
         **({"schedulers": list(schedulers.values())} if schedulers else {}),
     }
-
-
-class _Model:
-    """The model; calls go through the engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.__dict__["_engine"] = engine
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._engine(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine.model, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._engine.model, name, value)

@@ -3,7 +3,7 @@
 from torch.optim import AdamW
 
 from stoker.dialects.libai.config import LazyCall
-from stoker.dialects.libai.optim import get_default_optimizer_params
+from stoker.dialects.libai.models import get_default_optimizer_params
 
 optim = LazyCall(AdamW)(
     params=LazyCall(get_default_optimizer_params)(
