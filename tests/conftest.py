@@ -18,6 +18,9 @@ from hypothesis import settings
 # Torch's compiler would fork helpers of its own, from processes that have threads.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Where CI is set, the progress hook prints lines even on a terminal; tests set it themselves.
+os.environ.pop("CI", None)
+
 # Some virtual machines announce AMX without having it, and end what computes in bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

@@ -22,7 +22,8 @@ def members(thing):
 
 def methods():
     found = {}
-    for kind in (torch.optim.Optimizer, *torch.optim.Optimizer.__subclasses__()):
+    kinds = (torch.optim.Optimizer, *torch.optim.Optimizer.__subclasses__())
+    for kind in (kind for kind in kinds if kind.__module__.startswith("torch.")):
         for name, value in vars(kind).items():
             found[f"{kind.__name__}.{name}"] = id(value)
             while inspect.isfunction(value):
