@@ -293,6 +293,16 @@ def test_a_name_of_another_trainer_is_answered_with_ours(look_up, words):
         look_up()
 
 
+def test_a_property_that_fails_keeps_its_own_error():
+    class Mine(Engine):
+        @property
+        def depth(self):
+            return self.model.no_such_thing
+
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'no_such_thing'"):
+        _ = Mine(nn.Linear(1, 1)).depth
+
+
 def test_no_method_of_another_trainer_hides_one_of_ours():
     for cls in (Trainer, Engine):
         assert not set(METHODS[cls.__name__]) & set(dir(cls))

@@ -83,12 +83,14 @@ def _explain_class(cls: type) -> None:
         _explain_methods(cls, METHODS[cls.__name__])
 
 
-def _explain_methods(cls: Any, words: Mapping[str, str]) -> None:
+def _explain_methods(cls: Any, instead: Mapping[str, str]) -> None:
     """Answer methods of other trainers, which the class does not have, with what works."""
 
-    def missing(self: Any, name: str) -> NoReturn:
-        instead = f"; use {words[name]}" if name in words else ""
-        text = f"{type(self).__name__!r} object has no attribute {name!r}{instead}"
+    def missing(self: Any, name: str) -> Any:
+        if hasattr(type(self), name):  # a property that failed: show its own error
+            return object.__getattribute__(self, name)
+        hint = f"; use {instead[name]}" if name in instead else ""
+        text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
         raise AttributeError(text, name=name, obj=self)
 
     cls.__getattr__ = missing
