@@ -16,14 +16,14 @@ import stoker
 from stoker import Engine, Hook, Step, Trainer, hooks
 from stoker.core.calls import _described, _is_plain, _members
 from stoker.core.errors import is_sentence
-from stoker.core.foreign_words import CALL, TABLES, instead_of
+from stoker.core.foreign_words import CALL, CLASSES, METHODS, TABLES, instead_of
 from test_public_api import MODULES
 
 PER_STEP = {  # the loop calls them once per step or more often: nothing is added to their cost
     *("Output", "StepContext", "Run", "Row", "Cursor", "RunProgress", "get_event_storage"),
     *("Engine.backward", "Engine.zero_grad", "Engine.step", "Engine.update", "Engine.place"),
     *("Engine.skip_update", "Engine.unscale", "Engine.adjust_lr", "Engine.no_sync"),
-    *("Engine.train", "Engine.eval", "Engine.mode"),
+    *("Engine.train", "Engine.eval", "Engine.mode", "Lamb.update", "Lars.update"),
 }
 BY_THE_LOOP = (Hook, Step, stoker.PlainSchedule, stoker.PipelineSchedule, stoker.events.Writer)
 BY_THE_LOOP += (stoker.events.EventStorage, stoker.data.BatchFeeder, nn.Module, stoker.Run)
@@ -159,7 +159,7 @@ def test_a_value_of_a_wrong_type_is_named_with_what_is_expected():
                 continue
             if all(map(_is_plain, kinds)):
                 words = answer(call, **{**required, name: object()})
-                assert any(one in words for one in (name, "expected", *required))
+                assert any(one in words for one in (name, "expected", "needs", *required))
 
 
 class Trial:
@@ -254,6 +254,13 @@ def engine() -> Engine:
         (lambda: Engine(nn.Linear(1, 1), loss=nn.MSELoss()), "use criterion=…"),
         (lambda: Engine(net=nn.Linear(1, 1)), "use model=…"),
         (lambda: Engine(nn.Linear(1, 1), None, None, None), "too many positional arguments"),
+        (lambda: Trainer(engine()).fit([], [], 3), "train_loader, val_loader; by name: epochs, "),
+        (lambda: Trainer(engine(), epochs=3), "use trainer.fit(…, epochs=3)"),
+        (lambda: Trainer(engine()).fit([], clip_norm=1.0), "use Engine(clip_norm=1.0)"),
+        (lambda: Engine(nn.Linear(1, 1), hooks=[]), "use Trainer(hooks=…)"),
+        (lambda: stoker.launch.run(3, nproc=2), "fn must be a function, got 3"),
+        (lambda: stoker.data.find_batch_size(3), "attempt must be a function, got 3"),
+        (lambda: stoker.nn.parameter_groups([1]), "model is a list, expected an nn.Module"),
         (Trainer, "missing a required argument: 'engine'"),
         (lambda: hooks.GradNorm(every=2), "takes no arguments"),
         (lambda: Trainer(engine(), monitor=1, fp16=True), " | Trainer() has no argument 'fp16'"),
@@ -262,6 +269,52 @@ def engine() -> Engine:
 def test_words_of_other_trainers_are_answered_with_what_to_write(call, words):
     with pytest.raises(TypeError, match=re.escape(words)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("look_up", "words"),
+    [
+        (
+            lambda: hooks.ModelCheckpoint,
+            "'stoker.hooks' has no attribute 'ModelCheckpoint'; use hooks",
+        ),
+        (lambda: hooks.TerminateOnNan, "use hooks.NaNGuard"),
+        (lambda: hooks.EarlyStoping, "did you mean 'EarlyStopping'?"),
+        (lambda: stoker.events.TensorBord, "did you mean 'TensorBoard'?"),
+        (lambda: stoker.Trainr, "did you mean 'Trainer'"),
+        (lambda: stoker.seed_everything, "use seed_all"),
+        (lambda: Trainer(engine()).train, "has no attribute 'train'; use trainer.fit(…)"),
+        (lambda: engine().prepare, "use Engine(model, optimizer, criterion)"),
+        (lambda: engine().qqqqq, "'Engine' object has no attribute 'qqqqq'"),
+    ],
+)
+def test_a_name_of_another_trainer_is_answered_with_ours(look_up, words):
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        look_up()
+
+
+def test_a_property_that_fails_keeps_its_own_error():
+    class Mine(Engine):
+        @property
+        def depth(self):
+            return self.model.no_such_thing
+
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'no_such_thing'"):
+        _ = Mine(nn.Linear(1, 1)).depth
+
+
+def test_no_method_of_another_trainer_hides_one_of_ours():
+    for cls in (Trainer, Engine):
+        assert not set(METHODS[cls.__name__]) & set(dir(cls))
+    assert not set(CLASSES) & {*hooks.__all__, *stoker.events.__all__, *stoker.__all__}
+    for text in CLASSES.values():
+        module, _, name = text.partition("(")[0].rpartition(".")
+        assert hasattr(getattr(stoker, module) if module else stoker, name)
+
+
+def test_a_precision_of_another_trainer_is_answered_with_ours():
+    with pytest.raises(ValueError, match="did you mean 'fp16'"):
+        Engine(nn.Linear(1, 1), precision="16-mixed")
 
 
 def test_values_that_count_as_numbers_are_accepted():

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from stoker.core.calls import explained
+from stoker.core.foreign_words import missing_name
 
 __version__ = "0.1.0"
 
@@ -77,7 +78,7 @@ def __getattr__(name: str) -> Any:
     elif name in (*_MODULES, "nn", "testing", "dialects"):
         value = import_module(f"stoker.{name}")
     else:
-        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+        raise missing_name("stoker", name, __all__)
     globals()[name] = value
     return value
 

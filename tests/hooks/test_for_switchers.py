@@ -194,6 +194,16 @@ def test_a_derived_result_of_an_unknown_one_is_named():
         trainer(hooks.Loss(), hooks.Derive(perplexity=lambda los: los)).fit(DATA, DATA, epochs=1)
 
 
+def test_a_derived_result_of_an_unknown_one_is_named_without_validation():
+    with pytest.raises(ValueError, match="there is no result 'train/los'"):
+        trainer(hooks.Loss(), hooks.Derive(perplexity=lambda los: los)).fit(DATA, epochs=1)
+
+
+def test_a_function_without_names_of_arguments_derives_nothing():
+    with pytest.raises(ValueError, match="whose arguments have no names: pass a function such as"):
+        hooks.Derive(perplexity=torch.exp)
+
+
 def test_a_derived_result_can_be_monitored():
     derive = hooks.Derive(perplexity=perplexity)
     one = trainer(hooks.Loss(), derive, hooks.EarlyStopping("val/perplexity", patience=2))

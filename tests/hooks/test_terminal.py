@@ -208,8 +208,19 @@ def test_a_grid_holds_every_pair_in_order_and_within_the_width(width):
     assert all(len(line) <= width for line in lines if "  " in line)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_tables_of_an_epoch_with_short_numbers_have_the_columns_of_the_others(width):
+    names = ("train/loss", "val/loss", "val/accuracy")
+    long, short = (
+        results("epoch 1/30  step 1008", [(name, value) for name in names], "0.1 s", width)
+        for value in ("0.03373", "1")
+    )
+    assert long.replace("0.03373", "      1") == short
+
+
 def test_results_that_fit_are_one_line():
     cells = [("loss", "1"), ("accuracy", "0.5")]
     assert results("epoch 1", cells, "2 s", 80) == "epoch 1  loss 1  accuracy 0.5  2 s"
-    assert results("epoch 1", cells, "2 s", 30) == "epoch 1  2 s\n  loss  1   accuracy  0.5"
+    table = "epoch 1  2 s\n  loss            1\n  accuracy      0.5"
+    assert results("epoch 1", cells, "2 s", 30) == table
     assert results("epoch 1", [], "2 s", 3) == "epoch 1  2 s"

@@ -6,13 +6,14 @@ import multiprocessing as mp
 import weakref
 from argparse import Namespace
 from array import array
-from collections import ChainMap, OrderedDict, UserDict, deque, namedtuple
+from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
 from datetime import date, datetime
 from decimal import Decimal
 from io import StringIO
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from queue import Queue
 from types import SimpleNamespace
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -159,6 +160,14 @@ class Holder:
         self.value = value
 
 
+class Labels(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+class Count(int):
+    """A number of a class of its own."""
+
+
 def outcome(make, change, read, caplog):
     """Return whether a value is as it was after a save and a restore in another object."""
     one, two = Holder(make()), Holder(make())
@@ -242,12 +251,48 @@ REPORTED = {
         lambda h: h.value[0].update(a=1),
     ),
     "StringIO": (lambda: StringIO("abc"), lambda h: h.value.read(2)),
+    "Timestamp": (lambda: pd.Timestamp(0), replaced(pd.Timestamp(1))),
+    "datetime with a zone": (
+        lambda: datetime(2020, 1, 1, tzinfo=ZoneInfo("UTC")),
+        replaced(datetime(2021, 1, 1, tzinfo=ZoneInfo("UTC"))),
+    ),
+    "a subclass of Tensor": (
+        lambda: torch.zeros(2).as_subclass(Labels),
+        lambda h: h.value.add_(1),
+    ),
+    "a subclass of int": (lambda: Count(1), replaced(Count(2))),
+    "PureWindowsPath": (lambda: PureWindowsPath("a"), replaced(PureWindowsPath("b"))),
 }
 
 
 @pytest.mark.parametrize("name", SAVED)
 def test_a_value_of_a_library_is_saved_and_restored(name, caplog):
     assert outcome(*SAVED[name], caplog) == "exact"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Counter("ab"),
+        OrderedDict(b=1, a=2),
+        defaultdict(int, x=1),
+        defaultdict(list, x=[1]),
+        Counter(range(100)),
+    ],
+    ids=lambda one: f"{type(one).__name__}-{len(one)}",
+)
+def test_a_dict_of_another_kind_within_a_container_is_restored_as_one(caplog, inner):
+    change = lambda holder: holder.value.update(a=copy.copy(inner))
+    assert outcome(dict, change, repr, caplog) == "exact"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.5, "x", b"x", (1, 2), [1], {"a": 1}, np.float32(2), Path("x"), Decimal(2), range(3)],
+    ids=repr,
+)
+def test_a_value_that_was_none_at_first_is_saved_and_restored(value, caplog):
+    assert outcome(lambda: None, replaced(value), repr, caplog) == "exact"
 
 
 @pytest.mark.parametrize("name", REPORTED)

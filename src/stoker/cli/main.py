@@ -171,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
             name = f"{self.prog.partition(' ')[2]} {word}".strip()
             message = f"there is no command '{name}'{did_you_mean(word, subparsers[0].choices)}"
         output.emit_error([message], USAGE)
-        self.exit(USAGE, f"stoker: {message} (stoker --help)\n")
+        self.exit(USAGE, f"stoker: {message} ({self.prog} --help)\n")
 
 
 def _parser(chosen: str, module: ModuleType | None) -> tuple[_Parser, _Parser | None]:

@@ -17,7 +17,7 @@ from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from stoker.core.errors import did_you_mean, is_sentence
-from stoker.core.foreign_words import instead_of
+from stoker.core.foreign_words import METHODS, instead_of
 
 _PER_STEP = frozenset(
     ["Output", "StepContext", "Row", "Cursor", "RunProgress", "Run", "get_event_storage"]
@@ -79,6 +79,21 @@ def _explain_class(cls: type) -> None:
             continue
         replaced: Any = _checked(bound, cls.__name__ if name == "__init__" else name)
         setattr(cls, name, replaced if bound is value else type(value)(replaced))
+    if cls.__name__ in METHODS:
+        _explain_methods(cls, METHODS[cls.__name__])
+
+
+def _explain_methods(cls: Any, instead: Mapping[str, str]) -> None:
+    """Answer methods of other trainers, which the class does not have, with what works."""
+
+    def missing(self: Any, name: str) -> Any:
+        if hasattr(type(self), name):  # a property that failed: show its own error
+            return object.__getattribute__(self, name)
+        hint = f"; use {instead[name]}" if name in instead else ""
+        text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+        raise AttributeError(text, name=name, obj=self)
+
+    cls.__getattr__ = missing
 
 
 def _is_called_by_users(cls: type, method: str) -> bool:
@@ -171,9 +186,15 @@ class _Call:
             if name not in self._parameters
             and not (self._takes_any and not did_you_mean(name, self._arguments))
         ]
-        takes = ", ".join(self._arguments) or "none"
-        message = f"{self._name}(): {error} (arguments: {takes})"
+        message = f"{self._name}(): {error} (arguments: {self._described_arguments()})"
         raise TypeError(" | ".join(answers) or message) from None
+
+    def _described_arguments(self) -> str:
+        only = inspect.Parameter.KEYWORD_ONLY
+        by_name = [name for name in self._arguments if self._parameters[name].kind is only]
+        others = ", ".join(name for name in self._arguments if name not in by_name)
+        parts = [others, f"by name: {', '.join(by_name)}" if by_name else ""]
+        return "; ".join(filter(None, parts)) or "none"
 
     def _instead(self, name: str, value: Any) -> str:
         found = instead_of(name, value, self._name, self._arguments)
@@ -204,7 +225,8 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 
 def _is_plain(kind: Any) -> bool:
-    return kind in _PLAIN_TYPES or kind is NoneType or kind is None or get_origin(kind) is Literal
+    known = kind in _PLAIN_TYPES or kind is NoneType or kind is None
+    return known or get_origin(kind) in (Literal, Callable)
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -216,6 +238,8 @@ def _fits(value: Any, annotation: Any) -> bool:
 def _is_of(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:  # the function knows more about a wrong word
         return type(value) in map(type, get_args(kind))
+    if get_origin(kind) is Callable:
+        return callable(value)
     if kind in _NUMBERS:
         return not isinstance(value, bool | str) and hasattr(type(value), _NUMBERS[kind])
     return isinstance(value, NoneType if kind is None else kind)
@@ -225,6 +249,8 @@ def _described(annotation: Any) -> Iterator[str]:
     for kind in _members(annotation):
         if get_origin(kind) is Literal:
             yield " or ".join(map(repr, get_args(kind)))
+        elif get_origin(kind) is Callable:
+            yield "a function"
         elif kind not in (None, NoneType):
             yield _PLAIN_TYPES[kind]
     if NoneType in _members(annotation):

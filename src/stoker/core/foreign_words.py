@@ -1,4 +1,4 @@
-"""The words of other trainers for arguments of ours, one table for each of them.
+"""The words of other trainers for names of ours, one table of arguments for each of them.
 
 The right-hand side is the call that takes it here: "fit(epochs=…)" stands for the argument
 ``epochs`` of ``trainer.fit``. A word with several meanings lists several calls, the most likely
@@ -8,6 +8,8 @@ first; the one that the user called is preferred.
 import re
 from collections.abc import Iterable
 from typing import Any
+
+from stoker.core.errors import did_you_mean
 
 LIGHTNING = {
     "max_epochs": "fit(epochs=…)",
@@ -250,13 +252,95 @@ TORCH = {
     "top_k": "Accuracy(topk=…)",
 }
 
+OURS = {
+    "epochs": "fit(epochs=…)",
+    "train_loader": "fit(train_loader=…)",
+    "val_loader": "fit(val_loader=…)",
+    "validate_every": "fit(validate_every=…)",
+    "resume": "fit(resume=…)",
+    "hooks": "Trainer(hooks=…)",
+    "step": "Trainer(step=…)",
+    "accumulate": "Trainer(accumulate=…)",
+    "run_dir": "Trainer(run_dir=…)",
+    "seed": "Trainer(seed=…)",
+    "optimizer": "Engine(optimizer=…)",
+    "criterion": "Engine(criterion=…)",
+    "lr_scheduler": "Engine(lr_scheduler=…)",
+    "clip_norm": "Engine(clip_norm=…)",
+    "clip_value": "Engine(clip_value=…)",
+    "layout": "Engine(layout=…)",
+    "compile": "Engine(compile=…)",
+    "device": "Engine(device=…)",
+}
+"""Arguments of ours that belong to another call."""
+
 TABLES = {
     "Lightning": LIGHTNING,
     "Hugging Face": HUGGING_FACE,
     "Keras": KERAS,
     "Ignite": IGNITE,
     "PyTorch": TORCH,
+    "Stoker": OURS,
 }
+
+CLASSES = {
+    "ModelCheckpoint": "hooks.Checkpoint",
+    "EarlyStoppingCallback": "hooks.EarlyStopping",
+    "LearningRateMonitor": "hooks.LR",
+    "LRScheduler": "Engine(lr_scheduler=…)",
+    "LearningRateScheduler": "Engine(lr_scheduler=…)",
+    "ReduceLROnPlateau": "hooks.Plateau",
+    "DeviceStatsMonitor": "hooks.DeviceStats",
+    "GradientAccumulationScheduler": "hooks.AccumulationSchedule",
+    "StochasticWeightAveraging": "hooks.SWA",
+    "WeightAveraging": "hooks.EMA",
+    "EMAHandler": "hooks.EMA",
+    "Timer": "hooks.TimeLimit",
+    "TerminateOnNaN": "hooks.NaNGuard",
+    "LambdaCallback": "hooks.Callback",
+    "BackupAndRestore": "hooks.Checkpoint",
+    "BaseFinetuning": "hooks.FreezeLayers",
+    "ModelSummary": "nn.summary",
+    "TQDMProgressBar": "hooks.Progress",
+    "RichProgressBar": "hooks.Progress",
+    "ProgressBar": "hooks.Progress",
+    "CSVLogger": "hooks.Write(events.Csv())",
+    "TensorBoardLogger": "hooks.Write(events.TensorBoard())",
+    "WandbLogger": "hooks.Write(events.WandB())",
+    "MLFlowLogger": "hooks.Write(events.MLflow())",
+    "LightningModule": "Engine(model, optimizer, criterion) with a plain nn.Module",
+    "TrainingArguments": "Engine(…), Trainer(…) and trainer.fit(…)",
+    "Accelerator": "Engine",
+    "Fabric": "Engine",
+    "seed_everything": "seed_all",
+    "set_seed": "seed_all",
+}
+"""Names of other trainers for classes and functions of ours."""
+
+METHODS = {
+    "Trainer": {
+        "train": "trainer.fit(…)",
+        "run": "trainer.fit(…)",
+        "validate": "trainer.evaluate(loader)",
+        "test": "trainer.evaluate(loader)",
+        "save_checkpoint": "trainer.save(…)",
+        "save_model": "trainer.save(…)",
+        "load_checkpoint": "trainer.load(…)",
+        "add_callback": "Trainer(hooks=[…])",
+        "add_event_handler": "Trainer(hooks=[…])",
+        "compile": "Engine(model, optimizer, criterion)",
+    },
+    "Engine": {
+        "prepare": "Engine(model, optimizer, criterion)",
+        "setup": "Engine(model, optimizer, criterion)",
+        "clip_grad_norm_": "Engine(clip_norm=…)",
+        "clip_gradients": "Engine(clip_norm=…)",
+        "clip_grad_value_": "Engine(clip_value=…)",
+        "run": "Trainer(engine).fit(…)",
+        "fit": "Trainer(engine).fit(…)",
+    },
+}
+"""Methods of other trainers, by the class of ours on which they are looked for."""
 
 CALL = re.compile(r"(?:[a-z]+\.)*([A-Za-z_]+)\((\w+)=")
 """A call with its first argument, in the right-hand side of a table."""
@@ -274,6 +358,21 @@ _VALUES = {
 """Values of other trainers for precisions and devices."""
 
 _METHODS = ("fit", "evaluate", "predict", "load")
+
+
+def precision_of(value: Any) -> str | None:
+    """Return our name for another trainer's precision, or None."""
+    return _VALUES.get(str(value))
+
+
+def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for a name that a module does not have, with what works instead."""
+    by_lower = {word.lower(): text for word, text in CLASSES.items()}
+    found = by_lower.get(name.lower())
+    instead = f"; use {found}" if found is not None else did_you_mean(name, names)
+    if name.startswith("__"):
+        instead = ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{instead}", name=name)
 
 
 def instead_of(name: str, value: Any, call: str, arguments: Iterable[str]) -> str | None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch._C import DisableTorchFunctionSubclass
 
 from stoker.core.bytecode import facts_of, is_library
 from stoker.core.digest import digest
@@ -108,13 +109,18 @@ def is_library_value(value: Any) -> bool:
     """Return whether a value is one of a library's that is compared, and saved if possible."""
     kind = type(value)
     if isinstance(value, FunctionType | ModuleType | type | nn.Module | Tensor):
-        return isinstance(value, Tensor) and value.is_sparse
+        return isinstance(value, Tensor) and (value.is_sparse or is_subclass(value))
     package = str(kind.__module__).partition(".")[0]
     if package == "torch":
         return isinstance(value, Stateful) or kind.__module__ == "torch.quasirandom"
     if package in _COMPARED:
         return not isinstance(value, np.memmap) or value.flags.writeable
     return package in sys.stdlib_module_names and not belongs_to_process(value)
+
+
+def is_subclass(tensor: Tensor) -> bool:
+    """Return whether a tensor has a class of its own, whose code is not run."""
+    return type(tensor) not in (Tensor, nn.Parameter)
 
 
 def belongs_to_process(value: Any) -> bool:
@@ -128,7 +134,18 @@ IMMUTABLE = tuple(kind for one in CODECS.values() if one.restore is None for kin
 
 def codec_of(value: Any) -> str | None:
     """Return the name of the codec that saves a value, or None if there is none."""
-    return next((name for name, one in CODECS.items() if isinstance(value, one.kinds)), None)
+    found = next(
+        ((name, one) for name, one in CODECS.items() if isinstance(value, one.kinds)), None
+    )
+    return found[0] if found is not None and _survives(value, found[1]) else None
+
+
+def _survives(value: Any, codec: _Codec) -> bool:
+    """Return whether a rebuilt value is the same: a pandas Timestamp is no plain datetime."""
+    if codec.build is None:
+        return True
+    rebuilt = codec.build(codec.save(value))
+    return type(rebuilt) is type(value) and repr(rebuilt) == repr(value)
 
 
 def library_signature(value: Any) -> Any:
@@ -137,6 +154,9 @@ def library_signature(value: Any) -> Any:
         return name, digest(CODECS[name].save(value))
     if isinstance(value, CACHES):
         return value.cache_info().misses
+    if isinstance(value, Tensor) and is_subclass(value):
+        with DisableTorchFunctionSubclass():
+            return type(value), tuple(value.shape), value._version
     if isinstance(value, Tensor):
         return tuple(value.shape), value._nnz(), digest(value._values()[:1024])
     return type(value), _pickle_digest(value)

@@ -7,9 +7,10 @@ change, is never overridden. What cannot be saved is reported once.
 """
 
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from types import CellType
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from stoker.core.library_values import (
     CODECS,
     codec_of,
     is_open_for_reading,
+    is_subclass,
     keeps_random_results,
     library_signature,
 )
@@ -41,6 +43,7 @@ from stoker.core.object_search import (
     Place,
     is_opaque,
     is_plain,
+    is_value,
     name_of,
     sample,
     search,
@@ -182,7 +185,9 @@ class UserState:
 
     def _was_created(self, place: Place, value: Any) -> bool:
         """Return whether an object such as a file was None at first, and will be again."""
-        return value is not None and self._first.get(place, _MISSING) is None and is_opaque(value)
+        if value is None or self._first.get(place, _MISSING) is not None or is_value(value):
+            return False
+        return is_opaque(value) and codec_of(value) is None
 
     def _captured(self, found: Found, place: Place, value: Any) -> Entries:
         if place[0] not in self._owners:
@@ -278,11 +283,14 @@ def _compared(value: Any) -> Any:
     if isinstance(value, (*RNGS, np.generic, Enum)):
         value = _rng_state(value) if isinstance(value, RNGS) else value
         return digest(value.name if isinstance(value, Enum) else value)
-    return library_signature(value)
+    base: Any = next((one for one in SCALARS if isinstance(value, one)), None)
+    return library_signature(value) if base is None else (kind, base.__repr__(value))
 
 
 def _is_dense(value: Any) -> bool:
-    return isinstance(value, ARRAYS) and not (isinstance(value, Tensor) and value.is_sparse)
+    if isinstance(value, Tensor):
+        return not (value.is_sparse or is_subclass(value))
+    return isinstance(value, np.ndarray)
 
 
 def _text(value: Any) -> str:
@@ -383,7 +391,7 @@ def _encode(value: Any) -> Any:
         if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
             raise ValueError
         return _copy(value)
-    if isinstance(value, (*SCALARS, np.generic)):
+    if type(value) in SCALAR_TYPES or isinstance(value, np.generic):
         return value
     if is_container(value):
         return _encode_container(value)
@@ -398,13 +406,22 @@ def _encode_container(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > 64:
         table = [_as_array(list(value)), _as_array(list(dict.values(value)))]
         if all(part is not None for part in table):
-            return {"table": table}
+            return _with_kind({"table": table}, value)
     if len(value) > MAX_ITEMS or not is_plain(value) or _nbytes(value) > _MAX_IN_CONTAINER:
         raise ValueError
     if isinstance(value, dict):
-        return {"dict": [[_encode(key), _encode(item)] for key, item in dict.items(value)]}
+        pairs = [[_encode(key), _encode(item)] for key, item in dict.items(value)]
+        return _with_kind({"dict": pairs}, value)
     kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
     return kind(map(_encode, value))
+
+
+def _with_kind(saved: dict[str, Any], value: Any) -> dict[str, Any]:
+    """Add the class of a dict, for one that is not there yet when it is restored."""
+    kind = type(value).__name__
+    if type(value) is defaultdict:
+        kind = f"defaultdict {getattr(value.default_factory, '__name__', None)}"
+    return {**saved, "kind": kind} if kind in _DICTS else saved
 
 
 def _copy(array: Any) -> Any:
@@ -445,9 +462,13 @@ def _rng_state(generator: Any) -> Any:
 # Restore
 
 
+def _tagged(saved: dict[str, Any]) -> tuple[str, Any]:
+    return next((tag, content) for tag, content in saved.items() if tag != "kind")
+
+
 def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
     """Set a value to what was saved: in place if it is mutable, so that it stays shared."""
-    tag, content = next(iter(saved.items())) if isinstance(saved, dict) else ("", saved)
+    tag, content = _tagged(saved) if isinstance(saved, dict) else ("", saved)
     if tag == "rng":
         if not isinstance(current, RNGS):
             current = _new_rng(content)
@@ -499,9 +520,10 @@ def _merged(current: Any, value: Any) -> Any:
 def _decode(saved: Any, kind: type | None = None) -> Any:
     """Return the value that `_encode` saved; a named tuple if the current value is one."""
     if isinstance(saved, dict):
-        tag, content = next(iter(saved.items()))
+        tag, content = _tagged(saved)
         if tag not in CODECS:
-            return _DECODERS[tag](content)
+            value = _DECODERS[tag](content)
+            return _DICTS[saved["kind"]](value) if "kind" in saved else value
         if (build := CODECS[tag].build) is None:
             raise TypeError
         return build(_decode(content))
@@ -514,6 +536,16 @@ def _decode(saved: Any, kind: type | None = None) -> Any:
         return kind._make(items)
     return type(saved)(items)
 
+
+_DICTS: dict[str, Callable[[Any], Any]] = {
+    "OrderedDict": OrderedDict,
+    "Counter": Counter,
+    **{
+        f"defaultdict {kind.__name__}": partial(defaultdict, kind)
+        for kind in (int, float, str, bool, list, dict, set)
+    },
+}
+"""Classes of dicts that a checkpoint names."""
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda array: array.tolist(),

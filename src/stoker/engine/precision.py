@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from stoker.core.errors import did_you_mean
+from stoker.core.foreign_words import precision_of
 
 PrecisionName: TypeAlias = Literal["fp32", "bf16", "fp16"]
 
@@ -30,7 +31,7 @@ class Precision:
             names = get_args(PrecisionName)
             raise ValueError(
                 f"precision {name!r} is unknown: expected {', '.join(names)}"
-                f"{did_you_mean(str(name), names)}"
+                f"{did_you_mean(precision_of(name) or str(name), names)}"
             )
         if name == "bf16" and device.type == "cpu":
             _check_processor()

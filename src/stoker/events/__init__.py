@@ -1,6 +1,9 @@
 """Events: one storage for the numbers of a run, and writers that export them."""
 
+from typing import NoReturn
+
 from stoker.core.calls import explain_calls
+from stoker.core.foreign_words import missing_name
 from stoker.events.history import History
 from stoker.events.media import log_image, log_text
 from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
@@ -30,5 +33,10 @@ __all__ = [
     "log_text",
     "read_json_lines",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise missing_name(__name__, name, __all__)
+
 
 explain_calls(globals(), __all__)

@@ -27,28 +27,36 @@ class Derive(Hook):
         for name, function in functions.items():
             if not callable(function):
                 raise TypeError(f"{name} is {function!r}, expected a function of other results")
-            reads = [one.replace("__", "/") for one in inspect.signature(function).parameters]
-            self._functions[name] = (function, reads)
+            self._functions[name] = (function, _results_read_by(name, function))
         self.produces = tuple(f"{part}/{name}" for part in ("train", "val") for name in functions)
 
     def after_train_epoch(self, run: Run) -> None:
         """Compute the results of the training data."""
-        self._record(run, "train")
+        self._record(run, "train", required=not run.val_names)
 
     def after_val(self, run: Run) -> None:
         """Compute the results of the validation data."""
-        self._record(run, run.val_name)
-        for name, (_, reads) in self._functions.items():
-            missing = [one for one in reads if f"{run.val_name}/{one}" not in run.metrics]
-            if missing:
+        self._record(run, run.val_name, required=True)
+
+    def _record(self, run: Run, part: str, *, required: bool) -> None:
+        for name, (function, reads) in self._functions.items():
+            missing = [one for one in reads if f"{part}/{one}" not in run.metrics]
+            if not missing:
+                run.record(f"{part}/{name}", function(*(run.metrics[f"{part}/{r}"] for r in reads)))
+            elif required:
                 known = ", ".join(sorted(run.metrics)) or "none"
                 raise ValueError(
                     f"{name} is computed from {missing[0]!r}, but there is no result "
-                    f"'{run.val_name}/{missing[0]}' (known results: {known})"
+                    f"'{part}/{missing[0]}' (known results: {known})"
                 )
 
-    def _record(self, run: Run, part: str) -> None:
-        for name, (function, reads) in self._functions.items():
-            values = [run.metrics.get(f"{part}/{one}") for one in reads]
-            if None not in values:
-                run.record(f"{part}/{name}", function(*values))
+
+def _results_read_by(name: str, function: Callable[..., float]) -> list[str]:
+    try:
+        arguments = inspect.signature(function).parameters
+    except ValueError:  # some functions written in C
+        raise ValueError(
+            f"{name} is {function!r}, whose arguments have no names: pass a function such as "
+            "lambda loss: …"
+        ) from None
+    return [one.replace("__", "/") for one in arguments]

@@ -10,7 +10,7 @@ class Prune(ResultHook):
     """Report each result to an Optuna trial, and stop the run if the trial is to be pruned.
 
         history = trainer.fit(…)                    # with hooks.Prune(trial)
-        if history.stop_reason:
+        if (history.stop_reason or "").startswith("pruned"):
             raise optuna.TrialPruned(history.stop_reason)
 
     The run ends as stopped, not as failed: raise `optuna.TrialPruned` after the fit, not within.

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 _SHORTEST_BAR, _LONGEST_BAR = 8, 30
 _LOG_WIDTH = 120
 """The width of lines that go to a file."""
-_NUMBER = 6
+_NUMBER = 7
 """The usual length of a number, so that an epoch with short ones looks like the others."""
 _REFLOWING = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION")
 """Variables of terminals that wrap lines again when their window becomes narrower."""
@@ -210,4 +210,5 @@ def results(head: str, cells: Sequence[tuple[str, str]], tail: str, width: int) 
     shorter = sum(max(0, _NUMBER - len(value)) for _, value in cells)
     if len(line := "  ".join(parts)) + shorter <= width or not cells:
         return line
-    return "\n".join([f"{head}  {tail}", *(f"  {row}" for row in grid(cells, width - 2))])
+    padded = [(name, value.rjust(_NUMBER)) for name, value in cells]
+    return "\n".join([f"{head}  {tail}", *(f"  {row}" for row in grid(padded, width - 2))])

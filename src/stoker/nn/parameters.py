@@ -37,6 +37,8 @@ def parameter_groups(
             override earlier ones. ``"lr_ratio"`` multiplies the ``lr`` in ``options``:
             ``parameter_groups(model, {"lr": 1e-3}, patterns={"backbone.*": {"lr_ratio": 0.1}})``.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, expected an nn.Module")
     by_pattern = _by_pattern(model, patterns or {})
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     seen: set[nn.Parameter] = set()

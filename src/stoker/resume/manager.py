@@ -176,8 +176,8 @@ class CheckpointManager:
         when = datetime.fromtimestamp((path / MANIFEST).stat().st_mtime)
         results = ", ".join(f"{name} {value:.4g}" for name, value in run.metrics.items())
         _log.warning(
-            f"already finished; results of {when:%-d %b %Y, %H:%M} below"
-            f"{f' ({results})' if results else ''}. This start trained nothing; {state}"
+            f"already finished; results of {when:%-d %b %Y, %H:%M}"
+            f"{f': {results}' if results else ''}. This start trained nothing; {state}"
         )
 
     @property
