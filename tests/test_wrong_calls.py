@@ -23,7 +23,7 @@ PER_STEP = {  # the loop calls them once per step or more often: nothing is adde
     *("Output", "StepContext", "Run", "Row", "Cursor", "RunProgress", "get_event_storage"),
     *("Engine.backward", "Engine.zero_grad", "Engine.step", "Engine.update", "Engine.place"),
     *("Engine.skip_update", "Engine.unscale", "Engine.adjust_lr", "Engine.no_sync"),
-    *("Engine.train", "Engine.eval", "Engine.mode", "Lamb.update", "Lars.update"),
+    *("Engine.train", "Engine.eval", "Engine.mode", "Lamb.step", "Lars.step"),
 }
 BY_THE_LOOP = (Hook, Step, stoker.PlainSchedule, stoker.PipelineSchedule, stoker.events.Writer)
 BY_THE_LOOP += (stoker.events.EventStorage, stoker.data.BatchFeeder, nn.Module, stoker.Run)

@@ -238,7 +238,7 @@ def test_progress_off_a_terminal_is_a_line_per_epoch(capsys):
 
 def test_progress_off_a_terminal_speaks_within_long_epochs(capsys):
     trainer(hooks.Loss(), hooks.Progress(lines=0.0)).fit(batches(12), epochs=1)
-    assert "epoch 1/1  2/3  loss" in capsys.readouterr().err
+    assert re.search(r"^epoch 1/1  2/3  eta \S+  loss", capsys.readouterr().err, re.MULTILINE)
 
 
 class Terminal:

@@ -25,17 +25,19 @@ class PseudoTerminal:
         self._marks = 0
         self._seen = threading.Event()
         self.raw = b""
-        self.resize(columns, lines)
+        self._set_size(columns, lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def resize(self, columns: int, lines: int = 40) -> None:
-        """Give the window another size."""
+        """Give the window another size, after what was printed before is on the screen."""
+        self.screen()
+        self._set_size(columns, lines)
+        self._pyte.resize(lines, columns)
+
+    def _set_size(self, columns: int, lines: int) -> None:
         size = struct.pack("HHHH", lines, columns, 0, 0)
         fcntl.ioctl(self.stream.fileno(), termios.TIOCSWINSZ, size)
-        if self._marks:
-            self.screen()  # drawn in the old size
-        self._pyte.resize(lines, columns)
 
     def screen(self) -> list[str]:
         """The lines that are on the screen now, without empty ones."""
