@@ -3,6 +3,8 @@
 import copy
 import json
 import multiprocessing as mp
+import sqlite3
+import threading
 import weakref
 from argparse import Namespace
 from array import array
@@ -193,6 +195,22 @@ def plateau():
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
 
 
+def masked():
+    return np.ma.array([1.0, 2.0, 3.0], mask=[True, False, False])
+
+
+def thread_local(**values):
+    local = threading.local()
+    vars(local).update(values)
+    return local
+
+
+def database():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE seen (row)")
+    return connection
+
+
 def nested():
     found = {"n": 0}
     for _ in range(12):
@@ -228,6 +246,18 @@ SAVED = {
         lambda h: h.value.data.add_(1),
         lambda v: v.tolist(),
     ),
+    "masked array": (masked, lambda h: h.value.__setitem__(1, np.ma.masked), repr),
+    "a list of masked arrays": (
+        lambda: [masked()],
+        lambda h: h.value[0].__setitem__(1, np.ma.masked),
+        repr,
+    ),
+    "thread-local": (threading.local, lambda h: setattr(h.value, "n", 3), lambda v: v.n),
+    "a list in a thread-local": (
+        lambda: thread_local(seen=[]),
+        lambda h: h.value.seen.append(3),
+        lambda v: v.seen,
+    ),
     "Path": (lambda: Path("a"), replaced(Path("b")), str),
     "date": (lambda: date(2020, 1, 1), replaced(date(2021, 1, 1)), str),
     "datetime": (lambda: datetime(2020, 1, 1), replaced(datetime(2021, 1, 1, 5)), str),
@@ -250,6 +280,7 @@ REPORTED = {
         lambda: np.array([{}, {}], dtype=object),
         lambda h: h.value[0].update(a=1),
     ),
+    "a database": (database, lambda h: h.value.execute("INSERT INTO seen VALUES (1)")),
     "StringIO": (lambda: StringIO("abc"), lambda h: h.value.read(2)),
     "Timestamp": (lambda: pd.Timestamp(0), replaced(pd.Timestamp(1))),
     "datetime with a zone": (

@@ -69,6 +69,9 @@ def tensor_text(tensor: Tensor, *, content: bool = True, full: int = _FULL) -> s
 def array_text(array: Any, *, full: int = _FULL) -> str:
     """Return the type and the shape of a NumPy array, and the digest of its content."""
     array = np.asanyarray(array)
+    if isinstance(array, np.ma.MaskedArray):
+        mask = array_text(np.ma.getmaskarray(array), full=full)
+        return f"{array_text(array.data, full=full)} masked by {mask}"
     kind = f"array {array.dtype}{list(array.shape)}".replace(" ", "").replace("array", "array ")
     if array.size == 1 and array.dtype.kind in "biuf":
         return f"{kind} {array.item()!r}"

@@ -70,12 +70,22 @@ def _write_items(value: Any, content: bytes) -> None:
     value[:] = array(value.typecode, content) if isinstance(value, array) else content
 
 
+def _write_masked(array: Any, content: Any) -> None:
+    array.data[...], array.mask = content
+
+
 CODECS: dict[str, _Codec] = {
     "bytes": _Codec((bytearray, array), bytes, _write_items),
     "shared memory": _Codec(
         (SynchronizedBase, ctypes._SimpleCData, ctypes.Array, ctypes.Structure),
         lambda value: bytes(_memory(value)),
         _write_memory,
+    ),
+    "masked array": _Codec(
+        (np.ma.MaskedArray,),
+        lambda value: [value.data.copy(), np.ma.getmaskarray(value).copy()],
+        _write_masked,
+        lambda content: np.ma.MaskedArray(*content),
     ),
     "bit generator": _Codec(
         (np.random.BitGenerator,),
@@ -154,6 +164,8 @@ def library_signature(value: Any) -> Any:
         return name, digest(CODECS[name].save(value))
     if isinstance(value, CACHES):
         return value.cache_info().misses
+    if type(value).__module__ == "sqlite3" and hasattr(value, "total_changes"):
+        return value.total_changes
     if isinstance(value, Tensor) and is_subclass(value):
         with DisableTorchFunctionSubclass():
             return type(value), tuple(value.shape), value._version

@@ -7,6 +7,7 @@ bytecode. The search is bounded in depth and in size.
 import functools
 import itertools
 import random
+import threading
 from argparse import Namespace
 from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,7 +69,7 @@ MAX_VALUES = 30_000
 _MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
 
-_OPEN_CLASSES = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue)
+_OPEN_CLASSES = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue, threading.local)
 _SEARCHED = (FunctionType, MethodType, functools.partial, nn.Module, DataLoader, type, ModuleType)
 _COMPONENTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator")
 _LOADER_NAMES = frozenset(
@@ -309,6 +310,8 @@ def attributes(value: Any) -> dict[str, Any]:
                 held[descriptor.__name__] = descriptor.__get__(value, cls)
             except AttributeError:  # not set, or __dict__ itself
                 continue
+    if isinstance(value, threading.local):
+        held.update(threading.local.__getattribute__(value, "__dict__"))  # those of this thread
     with suppress(AttributeError):
         held.update(object.__getattribute__(value, "__dict__"))
     held.pop("__dict__", None)

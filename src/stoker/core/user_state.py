@@ -7,6 +7,7 @@ change, is never overridden. What cannot be saved is reported once.
 """
 
 import random
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -290,7 +291,7 @@ def _compared(value: Any) -> Any:
 def _is_dense(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not (value.is_sparse or is_subclass(value))
-    return isinstance(value, np.ndarray)
+    return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
 
 
 def _text(value: Any) -> str:
@@ -580,6 +581,8 @@ def _set(owner: Any, key: Any, value: Any) -> None:
         owner[key] = value
     elif isinstance(owner, type):
         type.__setattr__(owner, key, value)
+    elif isinstance(owner, threading.local):
+        threading.local.__setattr__(owner, key, value)
     else:
         object.__setattr__(owner, key, value)
 
