@@ -81,6 +81,7 @@ def test_schedulers_are_classes_and_cosine_knows_the_name_of_torch():
         made.step()
     assert found == pytest.approx([1.0, 0.85355, 0.6], abs=1e-5)
     assert isinstance(made, CosineAnnealingLR)
+    assert colossalai.nn.LinearWarmupLR is LinearWarmupLR
     assert isinstance(StepLR(optimizer, 4), torch.optim.lr_scheduler.StepLR)
     assert isinstance(LinearWarmupLR(optimizer, 4), torch.optim.lr_scheduler.LRScheduler)
     assert colossalai.nn.CosineAnnealingLR is CosineAnnealingLR

@@ -93,5 +93,6 @@ def test_stages_that_make_no_model_are_refused_with_their_number():
 
 def test_stages_send_tensors_to_their_neighbours():
     first, last = pool().run(2, tasks.talks_to_its_neighbours)
-    assert first == (None, [None, [1.0], [1.0], None], 3.0, 0.0)
-    assert last == ((2, 3), [[0.0], None, None, [0.0]], 3.0, 1.0)
+    assert first == (None, [None, [1.0], [1.0], None, None, [1.0], [None, 1.0]], 3.0, 0.0)
+    shapes = [(2, 3), (3,), ()]
+    assert last == ((2, 3), [[0.0], None, None, [0.0], shapes, [0.0, 5.0], [0.0, None]], 3.0, 1.0)

@@ -11,6 +11,7 @@ import torch
 from stoker.checkpoint import Checkpoints
 from stoker.dialects.colossalai.core import global_context as gpc
 from support.dialect_scripts import SCRIPTS, renamed
+from support.killable_run import differences
 from support.server import run
 
 pytestmark = pytest.mark.process
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
-def unmodified(script, folder, *args):
+def unmodified(script, folder, *args, options=()):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return run("-m", "stoker", "run", str(SCRIPTS / script), *args, cwd=folder, env=env)
+    return run("-m", "stoker", "run", *options, str(SCRIPTS / script), *args, cwd=folder, env=env)
 
 
 @pytest.fixture
@@ -73,3 +74,23 @@ def test_a_script_as_it_is_that_is_killed_and_run_again_ends_with_the_same_bits(
         for folder in (whole, cut)
     ]  # fmt: skip
     assert lines[0] == lines[1] != []
+
+
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one process", "stages cut by the script"])
+def test_a_config_whose_run_is_killed_ends_with_the_same_bits_when_run_again(tmp_path, ranks):
+    folders = tmp_path / "whole", tmp_path / "cut"
+    more = ["--nproc", "2"] if ranks == 2 else []
+    words = ["--stages"] if ranks == 2 else []
+
+    def train(folder, *args):
+        folder.mkdir(exist_ok=True)
+        return unmodified("colossalai_config.py", folder, *words, *args, options=more)
+
+    whole, killed, again = train(folders[0]), train(folders[1], "--kill-at=9"), train(folders[1])
+    assert (whole.returncode, again.returncode) == (0, 0), whole.stderr + again.stderr
+    assert killed.returncode != 0
+    assert "resuming from" in again.stderr
+    for rank in range(ranks):
+        one, other = (torch.load(folder / f"rank{rank}.pt") for folder in folders)
+        assert one["lr"] == 21
+        assert differences(one, other) == []

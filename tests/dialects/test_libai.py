@@ -736,7 +736,7 @@ def test_a_graph_trainer_compiles_and_ends_where_the_eager_one_does(tmp_path):
 def test_amp_trains_in_half_precision_and_rejects_a_custom_backward(tmp_path):
     quick = {"amp": {"enabled": True}, "train_iter": 2, "evaluation": {"enabled": False}}
     assert trained(config(tmp_path / "a", **quick)).iter == 2
-    with pytest.raises(RuntimeError, match="amp.enabled scales losses"):
+    with pytest.raises(RuntimeError, match="fp16 scales losses"):
         MyTrainer(config(tmp_path / "b", **quick)).train()
 
 

@@ -549,7 +549,7 @@ def test_a_model_may_return_its_loss_alone_and_a_batch_be_a_list():
             return super().forward(x).sum()
 
     class ByPosition(EagerTrainer):
-        def run_step_of(self, inner, number):
+        def run_once(self):
             self.run_step(lambda data: [data])
 
     model = Alone(3, 1)

@@ -1,5 +1,7 @@
 """What Orca's estimator trains on: batches, columns, and callbacks and files around them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import CheckpointError
+from stoker.dialects.orca import OrcaContext
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallback
 from support.tasks import orca as tasks
@@ -176,10 +179,6 @@ def test_weights_in_other_forms_are_loaded(tmp_path):
         estimator = tasks.estimator()
         estimator.load(tmp_path / name)
         assert same_bits(estimator.get_model(), expected)
-    torch.save({"models": 3}, tmp_path / "other")
-    (tmp_path / "text").write_text("no file of torch")
-    with pytest.raises(CheckpointError, match="is no file that torch"):
-        estimator.load(tmp_path / "text")
 
 
 def test_an_entire_model_gives_an_estimator_its_model(tmp_path):
@@ -230,3 +229,22 @@ def test_a_callback_saves_a_state_and_sets_the_number_of_epochs(tmp_path):
 def test_a_loader_is_predicted_without_its_targets():
     estimator = Estimator.from_torch(model=tasks.model, backend="local")
     assert estimator.predict(DataLoader(tasks.data(10), batch_size=4)).shape == (10, 10)
+
+
+def test_a_dataset_of_ray_has_one_label_column():
+    class RayDataset:
+        def columns(self):
+            return ["x", "y", "z"]
+
+        to_pandas = iter_batches = None
+
+    with pytest.raises(ValueError, match=r"has one label column, got \['y', 'z'\]"):
+        tasks.estimator().fit(RayDataset(), feature_cols=["x"], label_cols=["y", "z"])
+
+
+def test_ray_is_not_started_in_the_place_of_the_executors_of_spark(monkeypatch):
+    session = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
+    monkeypatch.setattr(OrcaContext, "session", session)
+    monkeypatch.setattr(OrcaContext, "runtime", "spark")
+    with pytest.raises(ValueError, match="Spark runs on 'yarn', and Ray is not started on its"):
+        tasks.estimator(backend="ray").fit(tasks.train)

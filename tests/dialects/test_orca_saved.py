@@ -19,6 +19,7 @@ from stoker.dialects.orca.learn.pytorch.callbacks.model_checkpoint import ModelC
 from stoker.dialects.orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.tqdm import TqdmCallback
 from stoker.dialects.orca.learn.pytorch.callbacks.wandb import WandbLoggerCallback
+from support.killable_run import differences
 from support.tasks import orca as tasks
 from support.toys import same_bits, weights
 
@@ -116,6 +117,73 @@ def test_the_state_has_counters_and_is_restored_and_weights_alone_are_weights(tm
     assert same_bits(alone.get_model(), estimator.get_model())
     with pytest.raises(CheckpointError, match="there is no"):
         alone.load(tmp_path / "nowhere")
+
+
+def states_of_orca(estimator):
+    """The layouts that Orca's runner writes and reads."""
+    state = estimator.get_state_dict()
+    (weights,) = state["models"]
+    names = ("epoch", "models", "optimizers", "schedulers")
+    return {
+        "save_checkpoint": {name: state[name] for name in names},
+        "weights only": {"epoch": state["epoch"], "models": [weights]},
+        "of models": [weights],
+    }
+
+
+@pytest.mark.parametrize(
+    ("layout", "is_zip"), [("save_checkpoint", True), ("save_checkpoint", False),
+                           ("weights only", True), ("of models", True)],
+)  # fmt: skip
+def test_a_file_in_the_layout_of_orca_is_loaded(tmp_path, layout, is_zip):
+    estimator = tasks.estimator(scheduler_creator=tasks.scheduler)
+    estimator.fit(tasks.train, 2, **FOUR)
+    written = states_of_orca(estimator)[layout]
+    torch.save(written, tmp_path / "m.pth", _use_new_zipfile_serialization=is_zip)
+    other = tasks.estimator(config={"seed": 4}, scheduler_creator=tasks.scheduler)
+    other.load_checkpoint(str(tmp_path / "m.pth"))
+    assert same_bits(other.get_model(), estimator.get_model())
+    if "optimizers" in written:
+        found = states_of_orca(other)[layout]
+        assert differences(found, written) == []
+    (row,) = other.fit(tasks.train, **FOUR)
+    assert row["epoch"] == (3 if "epoch" in written else 1)
+
+
+def test_a_file_that_is_no_state_of_one_model_is_refused(tmp_path):
+    estimator = tasks.estimator()
+    weights = estimator.get_model().state_dict()
+    for value, words in (
+        ({"epoch": 1, "models": [weights, weights]}, "the state has 2 as 'models', expected"),
+        ({"models": [weights], "optimizers": [{}, {}]}, "the state has 2 as 'optimizers'"),
+        ({"models": 3}, "the state has int as 'models', expected a list"),
+        (Path("x"), "holds pathlib.*which is no model class"),
+        (3, "holds a int, expected a state with 'models'"),
+    ):
+        torch.save(value, tmp_path / "m.pth")
+        with pytest.raises(CheckpointError, match=words):
+            estimator.load(tmp_path / "m.pth")
+    (tmp_path / "m.pth").write_text("words")
+    with pytest.raises(CheckpointError, match="no file of tensors and plain values"):
+        estimator.load(tmp_path / "m.pth")
+
+
+def test_the_stats_of_each_worker_are_complete_after_a_run_was_cut_off(tmp_path):
+    class Fails(Callback):
+        def before_train_iter(self, runner):
+            if runner.global_step == 6:
+                raise RuntimeError("the machine is gone")
+
+    def rows(folder, *more):
+        saved = ModelCheckpoint(f"{tmp_path}/{folder}/{{iter}}", by_epoch=False, interval=3)
+        given = {"validation_data": tasks.val, "reduce_results": False, **FOUR}
+        return tasks.estimator().fit(tasks.train, 3, callbacks=[saved, *more], **given)
+
+    whole = rows("whole")
+    with pytest.raises(RuntimeError, match="is gone"):
+        rows("cut", Fails())
+    assert [row["epoch"] for (row,) in whole] == [1, 2, 3]
+    assert rows("cut") == whole
 
 
 def test_two_fits_are_one_long_one():
@@ -308,5 +376,9 @@ def test_a_context_without_pyspark_is_empty(monkeypatch):
         init_orca_context(runtime="sparc")
     with pytest.raises(ValueError, match="about Spark"):
         init_orca_context(runtime="ray", conf={})
+    with pytest.raises(ValueError, match="driver_cores is about Spark"):
+        init_orca_context(runtime="ray", driver_cores=2)
+    with pytest.raises(TypeError, match="no option; did you mean 'driver_memory'"):
+        init_orca_context("local", driver_memori="2g")
     with pytest.raises(AttributeError, match="did you mean 'log_output'"):
         OrcaContext.log_outputs = True

@@ -10,6 +10,9 @@ def test_a_smoothed_name_reads_as_the_median_of_its_window():
         storage.put_scalar("x", value)
     assert storage.readings() == {"x": 3.0}
     assert storage.history("x") == [1.0, 5.0, 3.0]
+    last = storage.history("x")
+    assert (last.latest(), last.median(2), last.median(3), last.avg(2)) == (3.0, 4.0, 3.0, 4.0)
+    assert storage.histories() == {"x": last}
     assert storage.latest() == {"x": (3.0, 0)}
 
 

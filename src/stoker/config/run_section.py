@@ -252,21 +252,31 @@ def help_lines(kind: type = RunConfig, path: str = "run") -> list[tuple[str, str
 
 
 def batch_sizes(
-    micro: int | None, accumulate: int | None, total: int | None, processes: int
+    micro: int | None,
+    accumulate: int | None,
+    total: int | None,
+    processes: int,
+    names: tuple[str, str, str] = ("micro_batch", "accumulate", "global_batch"),
+    section: str = "run",
 ) -> tuple[int | None, int, int | None]:
     """Return micro-batch, accumulation and global batch; two of them define the third.
+
+    Args:
+        micro: samples in a micro-batch.
+        accumulate: micro-batches in a step of a process.
+        total: samples in a step of all processes.
+        processes: how many processes there are.
+        names: how the first three are called in the config.
+        section: the section of the config that has them.
 
     Raises:
         ValueError: they contradict each other or are not divisible.
     """
-    rule = "micro_batch × processes × accumulate = global_batch"
-    for name, value in (
-        ("micro_batch", micro),
-        ("accumulate", accumulate),
-        ("global_batch", total),
-    ):
+    small, times, large = names
+    rule = f"{small} × processes × {times} = {large}"
+    for name, value in zip(names, (micro, accumulate, total), strict=True):
         if value is not None and value < 1:
-            raise ValueError(f"run.{name} must be at least 1, got {value}")
+            raise ValueError(f"{section}.{name} must be at least 1, got {value}")
     if total is None:
         steps = accumulate or 1
         return micro, steps, None if micro is None else micro * processes * steps
@@ -274,20 +284,20 @@ def batch_sizes(
         steps = accumulate or 1
         if total % (processes * steps):
             raise ValueError(
-                f"run.global_batch {total} is not divisible by {processes} processes × "
-                f"accumulate {steps} ({rule})"
+                f"{section}.{large} {total} is not divisible by {processes} processes × "
+                f"{times} {steps} ({rule})"
             )
         return total // (processes * steps), steps, total
     if accumulate is None:
         if total % (micro * processes):
             raise ValueError(
-                f"run.global_batch {total} is not divisible by micro_batch {micro} × {processes} "
+                f"{section}.{large} {total} is not divisible by {small} {micro} × {processes} "
                 f"processes ({rule})"
             )
         return micro, total // (micro * processes), total
     if micro * processes * accumulate != total:
         raise ValueError(
-            f"run.micro_batch {micro} × {processes} processes × accumulate {accumulate} is "
-            f"{micro * processes * accumulate}, but run.global_batch is {total} ({rule})"
+            f"{section}.{small} {micro} × {processes} processes × {times} {accumulate} is "
+            f"{micro * processes * accumulate}, but {section}.{large} is {total} ({rule})"
         )
     return micro, accumulate, total

@@ -4,7 +4,7 @@ import atexit
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -249,14 +249,19 @@ def group_of(ranks: Sequence[int]) -> Any:
     return _groups[key]
 
 
-def exchange(peer: int, sent: torch.Tensor | None, received: torch.Tensor | None) -> None:
-    """Send a tensor to another rank and fill one with what it sends, at the same time."""
+def exchange(
+    transfers: Iterable[tuple[int, Sequence[torch.Tensor], Sequence[torch.Tensor]]],
+) -> None:
+    """Send tensors to other ranks and fill tensors with what they send, all at the same time.
+
+    Args:
+        transfers: for each rank what to send to it, and what to fill with what it sends.
+    """
     operations = []
-    if sent is not None:
-        operations.append(c10d.P2POp(c10d.isend, sent.detach().contiguous(), peer))
-    if received is not None:
-        operations.append(c10d.P2POp(c10d.irecv, received, peer))
-    for work in c10d.batch_isend_irecv(operations):
+    for peer, sent, received in transfers:
+        operations += [c10d.P2POp(c10d.isend, one.detach().contiguous(), peer) for one in sent]
+        operations += [c10d.P2POp(c10d.irecv, one, peer) for one in received]
+    for work in c10d.batch_isend_irecv(operations) if operations else ():
         work.wait()
 
 

@@ -1,10 +1,10 @@
-"""What dialects share: call the hooks of older trainers, let their code use the engine."""
+"""What dialects share: call the hooks of older trainers."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from stoker import Engine, Hook, Priority, Run, Trainer
+from stoker import Hook, Priority, Run, Trainer
 from stoker.core.types import Stateful
 
 T = TypeVar("T")
@@ -48,47 +48,19 @@ class Adapter(Hook):
             self.foreign.load_state_dict(state)
 
 
-class Proxy:
-    """Stands for an object of a script; what it does not define is that of the object."""
-
-    def __init__(self, engine: Engine, thing: Any) -> None:
-        self.__dict__.update(_engine=engine, _thing=thing)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._thing)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_thing"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._thing, name, value)
-
-
-class Model(Proxy):
-    """The model, for code of a script that calls it: calls go through the engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine, engine.model)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of the model."""
-        return self._engine(*args, **kwargs)
-
-
 def overridden(hook: Any, base: type, names: Iterable[str]) -> list[str]:
     """Return the methods of ``names`` that a hook overrides."""
     kind, own = type(hook), vars(hook)
     return [n for n in names if n in own or getattr(kind, n) is not getattr(base, n)]
 
 
-def with_names(hooks: Iterable[T]) -> Iterator[tuple[T, str]]:
-    """Yield each hook with a unique name: its class, and a number from the second on."""
+def with_names(things: Iterable[T], separator: str = " ") -> Iterator[tuple[T, str]]:
+    """Yield each object with a unique name: its class, and a number from the second on."""
     seen: Counter[str] = Counter()
-    for hook in hooks:
-        kind = type(hook).__name__
+    for one in things:
+        kind = type(one).__name__
         seen[kind] += 1
-        yield hook, kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
+        yield one, kind if seen[kind] == 1 else f"{kind}{separator}{seen[kind]}"
 
 
 def explain(trainer: Trainer) -> str:

@@ -6,7 +6,7 @@ from stoker.core.calls import explain_calls
 from stoker.core.foreign_words import missing_name
 from stoker.events.history import History
 from stoker.events.media import log_image, log_text
-from stoker.events.storage import Cursor, EventStorage, Row, get_event_storage
+from stoker.events.storage import Cursor, EventStorage, HistoryBuffer, Row, get_event_storage
 from stoker.events.writers.base import RunProgress, Writer
 from stoker.events.writers.console import Console
 from stoker.events.writers.csv import Csv
@@ -21,6 +21,7 @@ __all__ = [
     "Cursor",
     "EventStorage",
     "History",
+    "HistoryBuffer",
     "JsonLines",
     "MLflow",
     "Row",

@@ -35,6 +35,27 @@ class Row:
     scalars: dict[str, float]
 
 
+class HistoryBuffer(list[float]):
+    """The latest values of a name, oldest first."""
+
+    def values(self) -> list[float]:
+        """Return the values as a plain list."""
+        return list(self)
+
+    def latest(self) -> float:
+        """Return the latest value."""
+        return self[-1]
+
+    def median(self, window_size: int) -> float:
+        """Return the median of the latest values."""
+        return median(self[-window_size:])
+
+    def avg(self, window_size: int) -> float:
+        """Return the mean of the latest values."""
+        last = self[-window_size:]
+        return sum(last) / len(last)
+
+
 @dataclass(slots=True)
 class Cursor:
     """The position of a reader, which `EventStorage.unread` advances."""
@@ -121,15 +142,23 @@ class EventStorage:
         finally:
             self._prefix = outer
 
-    def history(self, name: str) -> list[float]:
+    def history(self, name: str) -> HistoryBuffer:
         """Return the last values of ``name``, oldest first, at most ``window``."""
         if name not in self._series:
             raise KeyError(f"no value was put under {name!r} (names: {sorted(self._series)})")
-        return as_floats(self._series[name].values)
+        return HistoryBuffer(as_floats(self._series[name].values))
+
+    def histories(self) -> dict[str, HistoryBuffer]:
+        """Return the last values of each name."""
+        return {name: self.history(name) for name in self._series}
 
     def latest(self) -> dict[str, tuple[float, int]]:
         """Return the latest value and its step for each name that was put."""
         return {n: (float(s.values[-1]), s.step) for n, s in self._series.items()}
+
+    def smoothing_hints(self) -> dict[str, bool]:
+        """Return whether writers smooth the values of each name that was put."""
+        return {name: series.smooth for name, series in self._series.items()}
 
     def readings(self) -> dict[str, float]:
         """Return what a writer would show now for each name, including gauges."""

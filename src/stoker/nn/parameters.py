@@ -40,7 +40,7 @@ def parameter_groups(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}, expected an nn.Module")
     by_pattern = _by_pattern(model, patterns or {})
-    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    groups: list[dict[str, Any]] = []
     seen: set[nn.Parameter] = set()
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -53,10 +53,27 @@ def parameter_groups(
             matching = by_pattern.get(f"{path}.{name}".lstrip("."), {})
             for given in (options, norm, bias, (named or {}).get(name), matching):
                 merged |= {key: value for key, value in (given or {}).items() if value is not None}
-            merged = _with_ratio(merged)
-            group = groups.setdefault(tuple(merged.items()), {"params": [], **merged})
-            group["params"].append(parameter)
-    return list(groups.values())
+            groups.append({"params": [parameter], **_with_ratio(merged)})
+    return merged_groups(groups)
+
+
+def merged_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge groups with the same options; see `split_groups` for a parameter in several."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for group in split_groups(groups):
+        options = {key: value for key, value in group.items() if key != "params"}
+        merged = found.setdefault(tuple(options.items()), {"params": [], **options})
+        merged["params"] += group["params"]
+    return list(found.values())
+
+
+def split_groups(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one group per parameter; options of later groups override those of earlier ones."""
+    found: dict[Any, dict[str, Any]] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            found.setdefault(parameter, {}).update({**group, "params": [parameter]})
+    return list(found.values())
 
 
 def _by_pattern(

@@ -166,6 +166,24 @@ def wrong_stages(config):
     return None
 
 
+def _talks_in_lists(sent):
+    """Shapes of several tensors, and what keywords and both directions at once bring."""
+    peer = {"next_rank": 1} if gpc.is_first_rank(ParallelMode.PIPELINE) else {"prev_rank": 0}
+    communication.send_obj_meta([sent, sent[0], sent.sum()], True, 1)
+    shapes = communication.recv_obj_meta(None, 0)
+    pair = [sent, sent[0] + 5]
+    if "next_rank" in peer:
+        communication.send_forward(pair, **peer, scatter_gather_tensors=True)
+        got = communication.recv_backward(sent.shape, **peer, dtype=torch.float)
+    else:
+        got = communication.recv_forward([(2, 3), (3,)], **peer)
+        communication.send_backward(sent, **peer)
+    both = communication.send_forward_backward_recv_forward_backward(sent, sent, (2, 3), (2, 3))
+    means = [None if one is None else float(one.mean()) for one in both]
+    got = got if isinstance(got, list) else [got]
+    return [shapes, [float(one.mean()) for one in got], means]
+
+
 def talks_to_its_neighbours():
     """What the stages of a pipeline receive from each other."""
     gpc.load_config({"parallel": {"pipeline": 2}})
@@ -182,6 +200,7 @@ def talks_to_its_neighbours():
         communication.send_backward_recv_forward(sent, (2, 3)),
     )
     found = [None if one is None else one.unique().tolist() for one in (forward, backward, *both)]
+    found += _talks_in_lists(sent)
     total = torch.tensor(float(stage + 1))
     torch.distributed.all_reduce(total, group=gpc.get_group(ParallelMode.PIPELINE))
     alone = torch.tensor(float(stage))

@@ -36,6 +36,15 @@ _PLACES = {
 _OFFSET = 1_000_000
 
 
+def _point(when: str) -> Any:
+    """Return a method that does nothing, for a point that a subclass may override."""
+
+    def nothing(self: Any, *given: Any) -> None: ...
+
+    nothing.__doc__ = f"Called {when}; the first argument is the trainer."
+    return nothing
+
+
 class BaseHook:
     """Code at points of training; hooks with a lower `priority` run earlier.
 
@@ -73,22 +82,19 @@ class BaseHook:
         if trainer is not None:
             self.trainer, self.logger = trainer, trainer.logger
 
-    def _nothing(self, trainer: Any, *seen: Any) -> None:
-        """Do nothing: a subclass overrides the points that it needs."""
-
-    after_hook_is_attached: Any = _nothing
-    before_train: Any = _nothing
-    before_train_epoch: Any = _nothing
-    before_train_iter: Any = _nothing
-    after_train_iter: Any = _nothing
-    after_train_epoch: Any = _nothing
-    before_test: Any = _nothing
-    before_test_epoch: Any = _nothing
-    before_test_iter: Any = _nothing
-    after_test_iter: Any = _nothing
-    after_test_epoch: Any = _nothing
-    after_test: Any = _nothing
-    after_train: Any = _nothing
+    after_hook_is_attached: Any = _point("once, when a fit or an evaluation begins")
+    before_train: Any = _point("before the first epoch")
+    before_train_epoch: Any = _point("before each epoch")
+    before_train_iter: Any = _point("before each iteration")
+    after_train_iter: Any = _point("after each iteration, with its output, label and loss")
+    after_train_epoch: Any = _point("after each epoch, before its test")
+    before_test: Any = _point("before a test")
+    before_test_epoch: Any = _point("before a test, after ``before_test`` of all hooks")
+    before_test_iter: Any = _point("before each batch of a test")
+    after_test_iter: Any = _point("after each batch of a test, with its output, label and loss")
+    after_test_epoch: Any = _point("after a test, before ``after_test`` of all hooks")
+    after_test: Any = _point("after a test")
+    after_train: Any = _point("after the last epoch")
 
     def init_runner_states(self, trainer: Any, key: str, val: Any) -> None:
         """Set ``trainer.states[key]`` if it is not set."""

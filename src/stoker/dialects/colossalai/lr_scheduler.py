@@ -10,7 +10,9 @@ from stoker.dialects.rates import cosine, falls, power, schedule, warmed
 
 
 def _lr(name: str, shape: Callable[..., float], more: int = 0, **options: Any) -> Any:
-    return schedule(name, warmed(shape, more), total_steps=..., **options, last_epoch=-1)
+    made = schedule(name, warmed(shape, more), total_steps=..., **options, last_epoch=-1)
+    made.__module__ = __name__
+    return made
 
 
 class CosineAnnealingLR(_lr("CosineAnnealingLR", cosine, eta_min=0.0)):  # type: ignore[misc]

@@ -419,14 +419,12 @@ _SHIPPED = Path(__file__).parent / "configs"
 
 def get_config(config_path: str) -> Any:
     """Return a built-in config, such as "common/train.py", or one of the folder ``configs``."""
-    own = Path("configs") / config_path
-    if own.is_file() and not (_SHIPPED / config_path).is_file():
-        return LazyConfig.load(own)
-    if not (_SHIPPED / config_path).is_file():
-        there = [str(path.relative_to(_SHIPPED)) for path in sorted(_SHIPPED.rglob("*.py"))]
-        near = did_you_mean(config_path, there)
-        raise ValueError(f"there is no config {config_path!r}{near} (configs: {', '.join(there)})")
-    return LazyConfig.load(_SHIPPED / config_path)
+    for path in (_SHIPPED / config_path, Path("configs") / config_path):
+        if path.is_file():
+            return LazyConfig.load(path)
+    there = [str(path.relative_to(_SHIPPED)) for path in sorted(_SHIPPED.rglob("*.py"))]
+    near = did_you_mean(config_path, there)
+    raise ValueError(f"there is no config {config_path!r}{near} (configs: {', '.join(there)})")
 
 
 def configurable(init_func: Any = None, *, from_config: Callable[..., Any] | None = None) -> Any:

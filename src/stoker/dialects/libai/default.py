@@ -7,8 +7,7 @@ import argparse
 import logging
 import math
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from stoker import seed_all
 from stoker.config.run_section import batch_sizes
 from stoker.core import dist
 from stoker.core.log import LogFile
+from stoker.dialects.adapter import with_names
 from stoker.dialects.libai import events, hooks, models
-from stoker.dialects.libai.adapter import call
 from stoker.dialects.libai.config import (
     LazyConfig,
     accepts,
@@ -34,6 +33,7 @@ from stoker.dialects.libai.distributed import device, layout_of, setup_dist_util
 from stoker.dialects.libai.evaluation import inference_on_dataset, print_csv_format
 from stoker.dialects.libai.scheduler import build_lr_scheduler
 from stoker.dialects.libai.trainer import EagerTrainer, GraphTrainer, TrainerBase, plain_batch
+from stoker.dialects.script_step import call
 from stoker.storage import local_path
 
 _log = logging.getLogger("libai.default")
@@ -83,15 +83,10 @@ def prepared(cfg: Any) -> Any:
     train = cfg["train"]
     setup_dist_util(train["dist"])
     names = ("train_micro_batch_size", "num_accumulation_steps", "global_batch_size")
-    micro, accumulate, total = (train[name] for name in names)
-    if micro is None and total is None:
+    micro, steps, total = (train[name] for name in names)
+    sizes = batch_sizes(micro, steps, total, layout_of(train).data_ranks, names, "train")
+    if sizes[0] is None:
         raise ValueError("set train.train_micro_batch_size or train.global_batch_size")
-    try:
-        sizes = batch_sizes(micro, accumulate, total, layout_of(train).data_ranks)
-    except ValueError as error:
-        text = str(error).replace("run.", "train.").replace("micro_batch", names[0])
-        text = text.replace("accumulate", names[1]).replace("global_batch", names[2])
-        raise ValueError(text) from None
     train.update(zip(names, sizes, strict=True))
     train["samples"] = train["train_iter"] * train["global_batch_size"]
     return train
@@ -138,20 +133,17 @@ def setup_logger(
         if output is not None:
             one.addHandler(LogFile(Path(output), lambda: True))
     if dist.is_main():
-        logger.addHandler(_Output(abbrev_name))
+        logger.addHandler(shown := _Output())
+        shown.setLevel(logging.INFO)
+        form = f"[%(asctime)s {abbrev_name or '%(name)s'}]: %(message)s"
+        shown.setFormatter(logging.Formatter(form, datefmt="%m/%d %H:%M:%S"))
     return logger
 
 
-class _Output(logging.Handler):
-    """Return the current standard output."""
+class _Output(logging.StreamHandler[Any]):
+    """A handler for the current standard output."""
 
-    def __init__(self, abbrev_name: str | None) -> None:
-        super().__init__(logging.INFO)
-        form = f"[%(asctime)s {abbrev_name or '%(name)s'}]: %(message)s"
-        self.setFormatter(logging.Formatter(form, datefmt="%m/%d %H:%M:%S"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stdout, flush=True)
+    stream = property(lambda self: sys.stdout, lambda self, _: None)
 
 
 def default_setup(cfg: Any, args: argparse.Namespace) -> None:
@@ -236,7 +228,6 @@ class DefaultTrainer(TrainerBase):
         train["start_iter"] = self.start_iter
         self.global_batch_size = train["global_batch_size"]
         self._placement = train["input_placement_device"]
-        self._number = 0
         self._last_eval_results: Any = None
         self.register_hooks(self.build_hooks())
 
@@ -259,13 +250,7 @@ class DefaultTrainer(TrainerBase):
 
     def run_step(self) -> None:
         """Run one iteration of the inner trainer."""
-        self._trainer.iter = self._number
         call(self._trainer.run_step, self.get_batch, self._placement)
-
-    def run_step_of(self, inner: Any, number: int) -> None:
-        """Run one iteration with the counter of the inner trainer."""
-        self._number = number
-        self.run_step()
 
     def inner(self) -> Any:
         """Return the trainer that holds the model, the data and the step."""
@@ -430,17 +415,14 @@ class DefaultTrainer(TrainerBase):
         ]
 
     @classmethod
-    def test(cls, cfg: Any, test_loaders: Iterable[Any], model: Any, evaluator: Any = None) -> Any:
+    def test(cls, cfg: Any, test_loaders: Sequence[Any], model: Any, evaluator: Any = None) -> Any:
         """Return the results by the class name of each dataset, or directly if there is one."""
         train, found = cfg["train"], {}
         chosen = evaluator or cls.build_evaluator(cfg)
         device, limit = train["input_placement_device"], train["evaluation"]["eval_iter"]
         size = train["test_micro_batch_size"] * layout_of(train).data_ranks
-        seen: Counter[str] = Counter()
-        for loader in test_loaders:
-            kind = type(getattr(loader, "dataset", loader)).__name__
-            seen[kind] += 1
-            name = kind if seen[kind] == 1 else f"{kind}-{seen[kind]}"
+        datasets = [getattr(loader, "dataset", loader) for loader in test_loaders]
+        for loader, (_, name) in zip(test_loaders, with_names(datasets, "-"), strict=True):
             found[name] = inference_on_dataset(
                 model, loader, size, limit, cls.get_batch, device, chosen
             )

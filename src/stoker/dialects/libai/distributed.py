@@ -91,6 +91,5 @@ def _layout(sizes: Any, *, sharded: bool) -> Layout:
             "use those that there are"
         )
     ways = -1 if available > tensor else 1
-    return Layout(
-        replicate=1 if sharded else ways, shard=ways if sharded else 1, tensor=tensor
-    ).filled(available)
+    copies, shards = (1, ways) if sharded else (ways, 1)
+    return Layout(replicate=copies, shard=shards, tensor=tensor).filled(available)

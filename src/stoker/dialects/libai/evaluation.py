@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from stoker import Engine, Hook, Output, Run, Step, Trainer, events, metrics
 from stoker.core import dist
-from stoker.dialects.libai.adapter import apply, call
+from stoker.dialects.libai.adapter import apply
 from stoker.dialects.libai.distributed import device
+from stoker.dialects.script_step import call
 
 _log = logging.getLogger("libai.evaluation")
 
@@ -101,21 +102,12 @@ class RegEvaluator(_Collecting):
 
     def evaluate(self) -> dict[str, float]:
         """Return the correlations and their mean."""
-        columns = [
-            torch.cat([one.flatten() for one in part]) for part in zip(*self._pairs, strict=True)
-        ]
-        both = torch.stack([one.double() for one in columns])
-        ranks = torch.stack([_ranks(one) for one in both])
-        pearson, spearman = (float(torch.corrcoef(one)[0, 1]) for one in (both, ranks))
+        from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
+
+        columns = zip(*self._pairs, strict=True)
+        both = [torch.cat([one.flatten() for one in part]).double() for part in columns]
+        pearson, spearman = float(pearson_corrcoef(*both)), float(spearman_corrcoef(*both))
         return {"pearson": pearson, "spearman": spearman, "corr": (pearson + spearman) / 2}
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Return the rank of each value; ties get the mean of their ranks."""
-    _, group, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    places: Tensor = last - (counts - 1) / 2
-    return places[group]
 
 
 class BLEUEvaluator(_Collecting):

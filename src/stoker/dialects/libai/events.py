@@ -11,30 +11,9 @@ from torch import Tensor
 from stoker import Engine, events
 from stoker.core import dist
 from stoker.events import Row, RunProgress, Writer
-from stoker.events.storage import median
 
 _log = logging.getLogger("libai.events")
-
-
-class HistoryBuffer(list[float]):
-    """The latest values of a name, oldest first."""
-
-    def values(self) -> list[float]:
-        """Return the values."""
-        return list(self)
-
-    def latest(self) -> float:
-        """Return the latest value."""
-        return self[-1]
-
-    def median(self, window_size: int) -> float:
-        """Return the median of the latest values."""
-        return median(self[-window_size:])
-
-    def avg(self, window_size: int) -> float:
-        """Return the mean of the latest values."""
-        last = self[-window_size:]
-        return sum(last) / len(last)
+HistoryBuffer = events.HistoryBuffer
 
 
 class EventStorage(events.EventStorage):
@@ -94,14 +73,6 @@ class EventStorage(events.EventStorage):
         """Discard the images, after a writer has written them."""
         self.images = []
 
-    def history(self, name: str) -> Any:
-        """Return the latest values of a name as a `HistoryBuffer`."""
-        return HistoryBuffer(super().history(name))
-
-    def histories(self) -> dict[str, HistoryBuffer]:
-        """Return the latest values of all names."""
-        return {name: self.history(name) for name in super().latest()}
-
     def latest(self) -> dict[str, tuple[float, int]]:
         """Return the latest value and its iteration for each name."""
         return {name: (value, step - 1) for name, (value, step) in super().latest().items()}
@@ -113,10 +84,6 @@ class EventStorage(events.EventStorage):
             name: (self.history(name).median(window_size) if smooth[name] else value, at)
             for name, (value, at) in self.latest().items()
         }
-
-    def smoothing_hints(self) -> dict[str, bool]:
-        """Return whether each name is smoothed."""
-        return {name: bool(s["smooth"]) for name, s in self.state_dict()["series"].items()}
 
 
 def get_event_storage() -> EventStorage:

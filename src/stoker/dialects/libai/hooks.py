@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from torch import nn
@@ -15,6 +14,7 @@ from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.core.timers import Timer
 from stoker.dialects.libai.adapter import POINTS
 from stoker.dialects.libai.evaluation import flatten_results_dict
 from stoker.dialects.libai.events import EventWriter, Foreign
@@ -46,34 +46,31 @@ class IterationTimer(HookBase):
 
     def __init__(self, warmup_iter: int = 3) -> None:
         self._warmup = warmup_iter
-        self._began = self._spent = 0.0
-        self._first = self._start = 0
 
     def before_train(self) -> None:
         """Start timing."""
-        self._start, self._first, self._spent = self.trainer.iter, 0, 0.0
-        self._since = perf_counter()
+        self._start, self._step, self._total = self.trainer.iter, Timer(), Timer()
+        self._total.start()
 
     def before_step(self) -> None:
         """Start timing an iteration."""
-        self._began = perf_counter()
+        self._step.start()
 
     def after_step(self) -> None:
         """Stop timing an iteration; the first ones are warmup."""
-        if self.trainer.iter - self._start < self._warmup:
-            return
-        seconds = perf_counter() - self._began + self.trainer.data_time
-        self.trainer.storage.put_scalar("time", seconds)
-        self._first, self._spent = self._first + 1, self._spent + seconds
+        seconds = self._step.stop(keep=False) + self.trainer.data_time
+        if self.trainer.iter - self._start >= self._warmup:
+            self.trainer.storage.put_scalar("time", seconds)
+            self._step.add(seconds)
 
     def after_train(self) -> None:
         """Log the total time."""
-        total = perf_counter() - self._since
-        if count := self._first:
-            spent, each = timedelta(seconds=int(self._spent)), self._spent / count
-            _log.info(f"Overall training speed: {count} iterations in {spent} ({each:.4f} s / it)")
-        others = timedelta(seconds=int(max(0.0, total - self._spent)))
-        _log.info(f"Total training time: {timedelta(seconds=int(total))} ({others} on hooks)")
+        step, total = self._step, timedelta(seconds=int(self._total.stop()))
+        spent = timedelta(seconds=int(step.total))
+        if n := step.count:
+            _log.info(f"Overall training speed: {n} iterations in {spent} ({step.mean:.4f} s / it)")
+        others = max(timedelta(), total - spent)
+        _log.info(f"Total training time: {total} ({others} on hooks)")
 
 
 class LRScheduler(HookBase):

@@ -1,12 +1,12 @@
 """Models, graphs, tokenizers, optimizers and groups of parameters that a config describes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from stoker.dialects.libai.config import accepts, instantiate, try_get_key
-from stoker.nn import parameter_groups
+from stoker.nn.parameters import merged_groups, parameter_groups, split_groups
 
 BACKEND = "inductor"
 """The default backend of `torch.compile`."""
@@ -122,20 +122,4 @@ def get_default_optimizer_params(
     )
 
 
-def _expand_param_groups(params: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one group per parameter, with the options of all groups that it is in."""
-    found: dict[Any, dict[str, Any]] = {}
-    for group in params:
-        for parameter in group["params"]:
-            found.setdefault(parameter, {}).update({**group, "params": [parameter]})
-    return list(found.values())
-
-
-def reduce_param_groups(params: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge groups with the same options."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for group in _expand_param_groups(params):
-        options = {key: value for key, value in group.items() if key != "params"}
-        merged = found.setdefault(tuple(options.items()), {**options, "params": []})
-        merged["params"] += group["params"]
-    return list(found.values())
+_expand_param_groups, reduce_param_groups = split_groups, merged_groups

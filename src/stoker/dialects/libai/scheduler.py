@@ -60,8 +60,8 @@ def _annealed(step: int, base: float, max_iter: int, eta_min: float) -> float:
     return eta_min + (base - eta_min) * left
 
 
-def _steps(step: int, base: float, max_iter: int, step_size: int, gamma: float) -> float:
-    """Multiply by ``gamma`` every ``step_size`` iterations."""
+def _steps(step: int, base: float, max_iter: int, gamma: float, step_size: int = 1) -> float:
+    """Multiply by ``gamma`` every iteration, or every ``step_size`` iterations."""
     return float(base * gamma ** (step // step_size))
 
 
@@ -70,11 +70,6 @@ def _falls(step: int, base: float, max_iter: int, milestones: Sequence[int], gam
     if list(milestones) != sorted(milestones):
         raise ValueError(f"milestones must increase, got {list(milestones)}")
     return float(base * gamma ** bisect_right(milestones, step))
-
-
-def _exponential(step: int, base: float, max_iter: int, gamma: float) -> float:
-    """Multiply by ``gamma`` every iteration."""
-    return float(base * gamma**step)
 
 
 def _power(
@@ -95,7 +90,7 @@ WarmupPolynomialLR = _schedule(
     "WarmupPolynomialLR", _power, **_ALL, end_learning_rate=0.0001, power=1.0, cycle=False
 )
 WarmupExponentialLR = _schedule(
-    "WarmupExponentialLR", _exponential, max_iter=..., gamma=..., warmup_factor=..., warmup_iter=...
+    "WarmupExponentialLR", _steps, max_iter=..., gamma=..., warmup_factor=..., warmup_iter=...
 )
 
 

@@ -16,12 +16,11 @@ from stoker.dialects.libai.adapter import (
     adapted,
     apply,
     by_name,
-    call,
     engine_of,
     runs_itself,
-    through_engine,
-)  # fmt: skip
+)
 from stoker.dialects.libai.events import EventStorage, get_event_storage
+from stoker.dialects.script_step import through_engine
 from stoker.hooks import Checkpoint, Write
 
 _log = logging.getLogger("libai.trainer")
@@ -85,7 +84,8 @@ class TrainerBase:
         inner = self.inner()
         engine = engine_of(inner, self.engine_options())
         trainer = self._stoker(inner, engine, start_iter)
-        with through_engine(inner, engine):
+        owners = [inner, getattr(inner, "graph", None)] if runs_itself(inner) else []
+        with through_engine(owners, engine):
             trainer.fit(self._loader(inner), max_steps=max_iter, resume=self.resume())
 
     def _call_hooks(self, point: str) -> None:
@@ -110,7 +110,10 @@ class TrainerBase:
 
         They are those of this process until a writer looks at them: then means over all.
         """
-        found = {prefix + name: _number(value) for name, value in loss_dict.items()}
+        found = {
+            prefix + name: value.detach().float().mean() if value.ndim else value
+            for name, value in loss_dict.items()
+        }
         storage = get_event_storage()
         storage.put_scalar("data_time", data_time)
         losses = [value for name, value in found.items() if "loss" in name]
@@ -141,7 +144,7 @@ class TrainerBase:
         """Return the options of the engine."""
         return {}
 
-    def run_step_of(self, inner: Any, number: int) -> None:
+    def run_once(self) -> None:
         """Call `run_step` once; an iteration calls it once per micro-batch."""
         self.run_step()
 
@@ -178,10 +181,6 @@ class TrainerBase:
         return [torch.zeros(1)] * max(1, self.max_iter - self.start_iter)
 
 
-def _number(value: Tensor) -> Tensor:
-    return value.detach().float().mean() if value.ndim else value
-
-
 def plain_batch(data: Any, input_placement_device: str = "cuda", mixup_func: Any = None) -> Any:
     """Return a batch as keyword arguments of the model."""
     if type(data) is dict and mixup_func is None:
@@ -215,18 +214,15 @@ class EagerTrainer(TrainerBase):
         self.stoker_step: RunStep
         model.train()
 
-    def run_step_of(self, inner: Any, number: int) -> None:
-        """Run one iteration of a standalone trainer."""
-        at, self.iter = self.iter, number
+    def run_once(self) -> None:
+        """Call `run_step` of a standalone trainer."""
         self.run_step(plain_batch)
-        self.iter = at
 
     def run_step(  # type: ignore[override]
         self, get_batch: Callable[..., Any], input_placement_device: str = "cuda"
     ) -> None:
         """Run forward, backward and update for the batches of the iteration."""
-        mixup = getattr(self.data_loader, "mixup_func", None)
-        self.stoker_step.run_window(get_batch, input_placement_device, mixup)
+        self.stoker_step.run_window(get_batch, input_placement_device)
 
     stock_step = run_step
 
@@ -250,11 +246,10 @@ class GraphTrainer(EagerTrainer):
         if not runs_itself(self):
             super().run_step(get_batch, input_placement_device)
             return
-        mixup = getattr(self.data_loader, "mixup_func", None)
-        data = call(get_batch, self.stoker_step.take_all(), input_placement_device, mixup)
+        data = self.stoker_step.take_all(get_batch, input_placement_device)
         losses = by_name(apply(self.graph, data))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.write_metrics(losses, self.stoker_step.data_time)
+        self.write_metrics(losses, self.data_time)
 
     stock_step = run_step

@@ -16,7 +16,7 @@ from stoker.core.log import get_logger
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.orca.callbacks import Callback, MainCallback
 from stoker.dialects.orca.metrics import MetricOfRun
-from stoker.dialects.orca.stats import Stats, Timers
+from stoker.dialects.orca.stats import Stats, Timers, plain
 from stoker.dialects.orca.torch_runner import TorchRunner
 
 _log = get_logger()
@@ -216,7 +216,7 @@ class RunnerHook(Hook):
         row |= self._profiled()
         self.rows = [r for r in self.rows if r["epoch"] != row["epoch"]] + [row]
         self._runner.epoch_stats = row
-        shown = {n: float(v) if isinstance(v, Tensor) else v for n, v in _plain(row).items()}
+        shown = {n: float(v) if isinstance(v, Tensor) else v for n, v in plain(row).items()}
         _log.info(f"Finished training epoch {row['epoch']}, stats averaged over workers: {shown}")
 
     def evaluation(self, results: Mapping[str, float]) -> Stats:
@@ -232,10 +232,10 @@ class RunnerHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the stats so far and the stored plain values."""
-        plain = (int, float, str, bool, Tensor)
-        kept = {key: v for key, v in self._runner.pocket.items() if isinstance(v, plain)}
+        storable = (int, float, str, bool, Tensor)
+        kept = {key: v for key, v in self._runner.pocket.items() if isinstance(v, storable)}
         last = [float(self._last[0]), self._last[1]]
-        rows = [_plain(row) for row in self.rows]
+        rows = [plain(row) for row in self.rows]
         return {"rows": rows, "samples": self._samples, "last": last, "pocket": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -243,11 +243,6 @@ class RunnerHook(Hook):
         self.rows, self._samples = [Stats(row) for row in state["rows"]], state["samples"]
         self._last = state["last"][0], state["last"][1]
         self._runner.pocket.update(state["pocket"])
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stats of an epoch without curves, as they are saved in a checkpoint."""
-    return {name: value for name, value in row.items() if not isinstance(value, tuple | list)}
 
 
 class DropHook(Hook):

@@ -12,6 +12,13 @@ from stoker.core.log import get_logger
 
 _log = get_logger()
 _RUNTIMES = ("spark", "ray")
+_OPTIONS = {
+    "driver_memory": "spark.driver.memory",
+    "driver_cores": "spark.driver.cores",
+    "extra_python_lib": "spark.submit.pyFiles",
+    "container_image": "spark.kubernetes.container.image",
+}
+"""Options of `init_orca_context` that are settings of Spark."""
 
 
 class _Settings(type):
@@ -70,15 +77,20 @@ def init_orca_context(
     address: str | None = None,
     master: str | None = None,
     spark_log_level: str | None = None,
+    **options: Any,
 ) -> Any:
     """Start a Spark session, or join or start a Ray cluster; return the SparkContext or None.
 
     The ``cluster_mode`` is "local", "yarn-client", "k8s-client" or "standalone" with a ``master``,
     or what Spark takes as its master; "spark-submit", "bigdl-submit" and None leave that to the
     environment. An estimator counts ``workers_per_node`` on ``num_nodes``. ``address`` is of Ray,
-    ``conf`` further settings of Spark. Without PySpark a context "local" starts nothing and is
+    ``conf`` further settings of Spark; ``options`` are driver_memory, driver_cores,
+    extra_python_lib and container_image. Without PySpark a context "local" starts nothing and is
     None: the backend "local" needs none. A context that is open is returned.
     """
+    for name in options.keys() - _OPTIONS.keys():
+        near = did_you_mean(name, _OPTIONS)
+        raise TypeError(f"init_orca_context got {name}, which is no option{near}")
     if runtime not in _RUNTIMES:
         near = did_you_mean(str(runtime), _RUNTIMES)
         raise ValueError(f"runtime is 'spark' or 'ray', got {runtime!r}{near}")
@@ -86,8 +98,9 @@ def init_orca_context(
     if OrcaContext.runtime is not None:
         _check_open(runtime)
     elif runtime == "ray":
-        if conf is not None:
-            raise ValueError("conf is about Spark; on Ray give an address, or nothing")
+        if conf is not None or options:
+            what = "conf" if conf is not None else next(iter(options))
+            raise ValueError(f"{what} is about Spark; on Ray give an address, or nothing")
         _start_ray(count, address)
     elif address is not None:
         raise ValueError("address is about Ray; on Spark the cluster_mode is the master")
@@ -96,6 +109,7 @@ def init_orca_context(
             "spark.driver.memory": memory,
             "spark.executor.memory": memory,
             "spark.ui.showConsoleProgress": "false",
+            **{_OPTIONS[name]: str(value) for name, value in options.items()},
         }
         found = _master(cluster_mode, count, num_nodes, settings, master)
         level = spark_log_level or ("WARN" if OrcaContext.log_output else "OFF")
@@ -169,10 +183,22 @@ def _start_spark(master: str | None, settings: Mapping[str, str], level: str) ->
 
 
 def start_ray_on_spark(workers: int) -> None:
-    """Start Ray next to an open Spark session, unless it runs."""
-    ray = import_module("ray")
-    if OrcaContext.runtime == "spark" and not ray.is_initialized():
-        _start_ray(max(workers, OrcaContext.cores), None)
+    """Start Ray on this machine next to an open local Spark session, unless it runs.
+
+    Raises:
+        ValueError: Spark runs on other machines, and Ray would not.
+    """
+    running = "ray" in sys.modules and import_module("ray").is_initialized()
+    if OrcaContext.runtime != "spark" or running:
+        return
+    master = OrcaContext.session.sparkContext.master if OrcaContext.session else "local"
+    if not master.startswith("local"):
+        raise ValueError(
+            f"Spark runs on {master!r}, and Ray is not started on its executors: use "
+            "backend='spark', or start a Ray cluster and call "
+            "init_orca_context(runtime='ray', address=…)"
+        )
+    _start_ray(max(workers, OrcaContext.cores), None)
 
 
 def _start_ray(cores: int, address: str | None) -> None:

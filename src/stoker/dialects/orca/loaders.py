@@ -122,6 +122,8 @@ def _features(
 
 def _of_frame(data: Any, features: Sequence[str], labels: Sequence[str]) -> Any:
     if _is_ray(data):  # its features are one matrix, as its to_torch() returns them
+        if len(labels) > 1:
+            raise ValueError(f"a Dataset of Ray has one label column, got {labels}")
         table = data.to_pandas()
         label = table[labels[0]].to_numpy()[:, None] if labels else None
         return Columns([table[list(features)].to_numpy()], label)

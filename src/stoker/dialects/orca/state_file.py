@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import nn
@@ -29,18 +30,20 @@ def read(path: Path) -> Any:
     A model is built from classes that are already imported here, or rejected.
     """
     try:
-        names = get_unsafe_globals_in_checkpoint(str(path))
+        names = get_unsafe_globals_in_checkpoint(str(path)) if is_zipfile(path) else []
+        classes = [_module_class(name) for name in names]
+        missing = [name for name, found in zip(names, classes, strict=True) if found is None]
+        if not missing:
+            with safe_globals(classes):
+                return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"'{path}' is no file that torch.save has written") from error
-    classes = [_module_class(name) for name in names]
-    missing = [name for name, found in zip(names, classes, strict=True) if found is None]
-    if missing:
         raise CheckpointError(
-            f"'{path}' holds {missing[0]}, which is no model class that is imported here: "
-            "import the module that defines it before load(), or save() without entire=True"
-        )
-    with safe_globals(classes):
-        return torch.load(path, map_location="cpu", weights_only=True)
+            f"'{path}' is no file of tensors and plain values that torch.save has written"
+        ) from error
+    raise CheckpointError(
+        f"'{path}' holds {missing[0]}, which is no model class that is imported here: "
+        "import the module that defines it before load(), or save() without entire=True"
+    )
 
 
 def _module_class(name: str) -> Any:
@@ -53,6 +56,11 @@ def _module_class(name: str) -> Any:
 def as_state(found: Any) -> dict[str, Any]:
     """Return the state in what a file holds: a state, the weights of a model, or models."""
     if isinstance(found, Mapping) and "models" in found:
+        for name in ("models", "optimizers", "schedulers"):
+            held = found.get(name, [])
+            if not isinstance(held, list | tuple) or len(held) > 1:
+                what = len(held) if isinstance(held, list | tuple) else type(held).__name__
+                raise CheckpointError(f"the state has {what} as {name!r}, expected a list of one")
         return dict(found)
     several = found if isinstance(found, list | tuple) else [found]
     weights = [one.state_dict() if isinstance(one, nn.Module) else one for one in several]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stoker import Hook, Priority, Run
 from stoker.core.errors import did_you_mean
+from stoker.core.tree import as_floats
 from stoker.core.types import Output
 from stoker.dialects.orca.metrics import MetricOfRun
 from stoker.dialects.orca.torch_runner import TorchRunner
@@ -40,6 +41,11 @@ class Stats(dict[str, Any]):
         found = cls({n.replace("/", "_"): v for n, v in results.items() if n not in of_val})
         validated = cls.of_evaluation(of_val, curves) if of_val else {}
         return cls(found | {_with_prefix(name): value for name, value in validated.items()})
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stats of an epoch without curves, as they are saved in a checkpoint."""
+    return {name: value for name, value in row.items() if not isinstance(value, tuple | list)}
 
 
 def _bare(name: str) -> str:
@@ -137,7 +143,18 @@ class OwnStats(Hook):
         if self._val:
             own = Stats.of_epoch(self._own_results(), {})
             row |= {"val_num_samples": own["val_num_samples"]} if self._synced else own
-        self.rows.append(row)
+        self.rows = [r for r in self.rows if r["epoch"] != row["epoch"]] + [row]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the stats so far, and the losses of the current epoch."""
+        losses = as_floats([loss for loss, _ in self._train])
+        sizes = [size for _, size in self._train]
+        return {"rows": [plain(row) for row in self.rows], "losses": losses, "sizes": sizes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the stats and the losses."""
+        self.rows = [Stats(row) for row in state["rows"]]
+        self._train = list(zip(state["losses"], state["sizes"], strict=True))
 
     def evaluation(self, results: Stats) -> Stats:
         """Return the results of an evaluation for the data of this process."""

@@ -10,8 +10,8 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.log import get_logger
 from stoker.core.types import Output
-from stoker.dialects.adapter import Model
 from stoker.dialects.orca import state_file
+from stoker.dialects.script_step import model_for
 from stoker.storage import local_path
 
 _PER_ITERATION = ("batch", "batch_idx", "output", "loss", "target")
@@ -34,8 +34,7 @@ class TorchRunner:
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.run = Run(engine)
-        several = dist.world_size() > 1 or engine.moves_batches
-        self.model: Any = Model(engine) if several else engine.model
+        self.model: Any = model_for(engine)
         self.finished: int | None = None  # how many epochs are, within an epoch
         self.logger = get_logger()
         self.pocket: dict[str, Any] = {}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from stoker import Engine, Output, Run, Step
+from stoker.dialects.script_step import model_for
 
 METHODS = (
     "train_step", "compute_loss", "compute_metric", "update_metrics", "evaluate", "evaluate_step",
@@ -69,7 +70,7 @@ class OverrideStep(Step):
 
     def train(self, run: Run) -> bool | None:
         """Run an update, or an overridden ``train_step``."""
-        owner, model = self._owner, shown(run.engine)
+        owner, model = self._owner, model_for(run.engine)
         run.batches = [owner.prepare_inputs(run.batches[0])]
         if owner.owns("set_train_mode"):
             owner.set_train_mode(model)
@@ -88,20 +89,20 @@ class OverrideStep(Step):
         if not owner.owns("compute_loss"):
             return super().forward(engine, batch)
         owner.seen = None
-        loss = owner.compute_loss(shown(engine), batch)
+        loss = owner.compute_loss(model_for(engine), batch)
         return Output(loss, owner.seen, batch[-1] if isinstance(batch, tuple | list) else None)
 
     def update(self, engine: Engine) -> bool | None:
         """Compute overridden metrics with the weights of the loss, then update."""
         if self.measures:
             owner, run = self._owner, self._owner.ready().run
-            given = owner.measured(shown(engine), run.batches[0], run.loss, training=True)
+            given = owner.measured(model_for(engine), run.batches[0], run.loss, training=True)
             owner.results(training=True).given = given
         return super().update(engine)
 
     def val_forward(self, engine: Engine, batch: Any) -> Output:
         """Run an evaluation batch, or an overridden ``evaluate_step`` or ``evaluate``."""
-        owner, model = self._owner, shown(engine)
+        owner, model = self._owner, model_for(engine)
         results = owner.results(training=False)
         if batch is USER_EVALUATION[0]:
             given = owner.evaluate(model, owner.logs)
@@ -115,8 +116,3 @@ class OverrideStep(Step):
             return output
         results.given = dict(given or {})
         return Output(outputs=results.given)
-
-
-def shown(engine: Engine) -> Any:
-    """Return the model for overridden methods; with several processes, the engine."""
-    return engine.model if engine.layout.processes == 1 else engine
