@@ -31,6 +31,32 @@ export interface Summary {
 
 export type Plain = string | number | boolean | null;
 
+/** The latest value of a series; one that is not finite is a text. */
+export type Value = number | string | null;
+
+export interface Attempt {
+  began: number;
+  seconds: number;
+  first_step: number;
+  last_step: number;
+  end: string | null;
+  spent: Record<string, number>;
+}
+
+export interface RunEvent {
+  time: number;
+  step: number;
+  kind: string;
+  text: string;
+}
+
+export interface Timeline {
+  goodput: number | null;
+  seconds: Record<string, number>;
+  attempts: Attempt[];
+  events: RunEvent[];
+}
+
 export interface Checkpoint {
   name: string;
   step: number;
@@ -56,7 +82,7 @@ export interface Details extends Summary {
   cost: Record<string, [string, number][]>;
   checkpoints: Checkpoint[];
   media: Media[];
-  last: Record<string, number | null>;
+  last: Record<string, Value>;
 }
 
 export interface Curve {
@@ -66,14 +92,27 @@ export interface Curve {
   mean_y: (number | null)[];
   count: number;
   bad: number;
+  /** When the first row of the run was written, in seconds since 1970. */
+  began: number;
 }
 
 export interface TableRow {
   id: string;
-  state: Status["state"];
+  status: Status;
   config: Record<string, Plain>;
-  last: Record<string, number | null>;
+  last: Record<string, Value>;
   best: Best | null;
+}
+
+export interface Compared extends TableRow {
+  bests: Record<string, Best>;
+  goodput: number | null;
+  seconds: number;
+}
+
+export interface Comparison {
+  runs: Compared[];
+  rows: { key: string; values: (string | null)[] }[];
 }
 
 export interface News {
@@ -102,10 +141,8 @@ export const log = (run: string) => get<{ lines: string[]; cut: boolean }>("log"
 export const table = () => get<{ keys: string[]; rows: TableRow[] }>("table", {});
 export const verify = (run: string, checkpoint: string) =>
   get<Checkpoint>("verify", { run, checkpoint });
-export const diff = (runs: string[]) =>
-  get<{ runs: string[]; rows: { key: string; values: (string | null)[] }[] }>("diff", {
-    run: runs,
-  });
+export const compare = (runs: string[]) => get<Comparison>("compare", { run: runs });
+export const timeline = (run: string) => get<Timeline>("timeline", { run });
 
 export const imageAddress = (run: string, file: string) =>
   `/api/image?${new URLSearchParams({ run, file })}`;
@@ -119,7 +156,9 @@ export async function series(
   signal: AbortSignal,
 ): Promise<Record<string, Curve>> {
   const values = { run, name: names, x, points, from: range?.[0], to: range?.[1] };
-  return (await get<{ series: Record<string, Curve> }>("series", values, signal)).series;
+  type Answer = { began: number; series: Record<string, Omit<Curve, "began">> };
+  const { began, series: found } = await get<Answer>("series", values, signal);
+  return Object.fromEntries(Object.entries(found).map(([name, curve]) => [name, { ...curve, began }]));
 }
 
 /**

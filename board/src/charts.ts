@@ -1,23 +1,21 @@
 /** The charts: one per metric of the selected runs, fetched when it becomes visible. */
 
-import { series, type Curve } from "./api";
+import { series, timeline, type Curve, type RunEvent } from "./api";
 import { el, fill } from "./dom";
+import { grouped } from "./names";
 import { Plot, type Line } from "./plot";
 import type { Change, State } from "./state";
 import type { View } from "./view";
 
-const SECTIONS: [string, (name: string) => boolean][] = [
-  ["Results", (name) => /^(val|train)/.test(name)],
-  ["Learning rate and gradients", (name) => /^(lr|grad)/.test(name)],
-  ["Time, throughput and memory", (name) => /^(time|memory|cost)\/|\/s$/.test(name)],
-  ["More", () => true],
-];
 const MOST_NAMES = 60;
+/** A page with more charts than this shows its later groups closed. */
+const MANY_CHARTS = 24;
 
 export class Charts implements View {
   readonly root = el("div", { class: "charts" });
   readonly #plots = new Map<string, Plot>();
-  readonly #sections = new Map<string, HTMLElement>();
+  readonly #sections = new Map<string, HTMLDetailsElement>();
+  readonly #events = new Map<string, RunEvent[]>();
   readonly #inSight = new Set<string>();
   readonly #curves = new Map<string, Map<string, Curve>>();
   readonly #stale = new Set<string>();
@@ -62,38 +60,43 @@ export class Charts implements View {
     for (const id of this.state.chosen) {
       for (const name of this.state.runs.get(id)?.names ?? []) found.add(name);
     }
-    const rank = (name: string) => Number(!name.startsWith("val"));
-    return [...found].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+    const wanted = this.state.filter.toLowerCase();
+    return [...found].filter((name) => name.toLowerCase().includes(wanted));
   }
 
   /** Create the charts that are needed, and keep those that exist. */
   #layOut(): void {
     const names = this.#names();
     if (!names.length) {
-      const many = this.state.runs.size > 0;
-      const message = !this.state.chosen.length && many ? "Select a run." : "No metrics yet.";
-      fill(this.root, el("p", { class: "empty" }, many ? message : "No runs yet."));
+      fill(this.root, el("p", { class: "empty" }, this.#whyEmpty()));
       this.#remove(names);
       return;
     }
     this.#remove(names);
-    const left = new Set(names);
-    const sections = SECTIONS.flatMap(([title, belongs]) => {
-      const own = [...left].filter(belongs);
-      own.forEach((name) => left.delete(name));
-      if (!own.length) return [];
+    let charts = 0;
+    const sections = [...grouped(names)].map(([title, own]) => {
       const cards = own.map((name) => this.#plot(name).root);
-      const section = this.#section(title);
+      const section = this.#section(title, charts < MANY_CHARTS);
+      charts += own.length;
+      section.querySelector("small")!.textContent = String(own.length);
       const grid = section.lastElementChild as HTMLElement;
       if (!same([...grid.children], cards)) grid.replaceChildren(...cards);
-      return [section];
+      return section;
     });
     if (!same([...this.root.children], sections)) this.root.replaceChildren(...sections);
   }
 
-  #section(title: string): HTMLElement {
+  #whyEmpty(): string {
+    if (!this.state.runs.size) return "No runs yet.";
+    if (!this.state.chosen.length) return "Select a run.";
+    return this.state.filter ? "No chart has this in its name." : "No metrics yet.";
+  }
+
+  /** A group of charts that the visitor can close; it stays as it is while the page is open. */
+  #section(title: string, isOpen: boolean): HTMLDetailsElement {
     const known = this.#sections.get(title);
-    const section = known ?? el("section", {}, el("h2", {}, title), el("div", { class: "grid" }));
+    const section = known ?? el("details", { class: "group", open: isOpen },
+      el("summary", {}, el("h2", {}, title), el("small", {})), el("div", { class: "grid" }));
     this.#sections.set(title, section);
     return section;
   }
@@ -154,7 +157,10 @@ export class Charts implements View {
 
   async #round(signal: AbortSignal): Promise<void> {
     const { chosen, axis, range } = this.state;
-    for (const id of this.#stale) this.#curves.delete(id);
+    for (const id of this.#stale) {
+      this.#curves.delete(id);
+      this.#events.delete(id);
+    }
     this.#stale.clear();
     const points = Math.min(2000, [...this.#plots.values()][0]?.points ?? 800);
     await Promise.allSettled(
@@ -167,6 +173,7 @@ export class Charts implements View {
           const found = await series(id, some, axis, range, points, signal);
           for (const [name, curve] of Object.entries(found)) known.set(name, curve);
         }
+        if (!this.#events.has(id)) this.#events.set(id, (await timeline(id)).events);
         if (!signal.aborted) this.#curves.set(id, known);
       }),
     );
@@ -178,7 +185,8 @@ export class Charts implements View {
     for (const name of this.#inSight) {
       const lines: Line[] = this.state.chosen.flatMap((id) => {
         const curve = this.#curves.get(id)?.get(name);
-        return curve?.count ? [{ id, colour: this.state.colour(id), curve }] : [];
+        const events = this.#events.get(id) ?? [];
+        return curve?.count ? [{ id, colour: this.state.colour(id), curve, events }] : [];
       });
       this.#plots.get(name)?.draw(lines, { axis, smooth, logScale, range });
     }

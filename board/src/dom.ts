@@ -29,12 +29,13 @@ export function part<T extends HTMLElement>(id: string): T {
   return found as T;
 }
 
-export function number(value: number | null | undefined, name = ""): string {
+export function number(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return value.replace("nan", "NaN").replace("inf", "∞");
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
-  if (/^lr(\/|$)/.test(name) || (size !== 0 && (size < 1e-3 || size >= 1e6))) {
-    return value.toExponential(2);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
+    return String(Number(value.toPrecision(4)).toExponential());
   }
   return String(Number(value.toPrecision(5)));
 }
@@ -50,6 +51,32 @@ export function seconds(value: number): string {
   if (value < 3600) return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
   if (value < 86400) return `${Math.floor(value / 3600)} h ${Math.floor((value % 3600) / 60)} min`;
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
+}
+
+export function percent(share: number): string {
+  return `${(100 * share).toFixed(1)} %`;
+}
+
+/** A moment, in the visitor's time zone. */
+export function moment(time: number): string {
+  const when = new Date(time * 1000);
+  const thisYear = when.getFullYear() === new Date().getFullYear();
+  const day: Intl.DateTimeFormatOptions = { day: "numeric", month: "short" };
+  if (!thisYear) day.year = "numeric";
+  return `${when.toLocaleDateString("en-GB", day)}, ${when.toLocaleTimeString("en-GB")}`;
+}
+
+/** A table that scrolls sideways within its box, with a shadow where there is more of it. */
+export function scrolling(table: HTMLTableElement): HTMLElement {
+  const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table" }, table);
+  const mark = () => {
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  new ResizeObserver(mark).observe(box);
+  new ResizeObserver(mark).observe(table);
+  return el("div", { class: "scroll-frame" }, box);
 }
 
 /** A duration in one unit. */

@@ -111,12 +111,13 @@ export class RunList {
       change: () => this.state.toggle(run.id),
     });
     const steps = status.total ? `${status.step}/${status.total}` : `${status.step} steps`;
-    const result = best ? `${best.name} ${number(best.value, best.name)}` : "";
+    const name = el("span", { class: "run-name", title: run.id }, run.id);
+    const result = best ? `best ${best.name} ${number(best.value)}` : "";
     const reading = run.read < 1 ? `reading ${Math.round(run.read * 100)} %` : "";
     const open = el(
       "button",
       { type: "button", class: "open", click: () => this.state.focusOn(run.id) },
-      el("span", { class: "run-name" }, run.id),
+      name,
       el(
         "span",
         { class: "line" },
@@ -124,6 +125,7 @@ export class RunList {
         el("span", { class: "steps" }, steps),
         el("span", { class: "seen faint" }, left(run) || age(status.seen)),
       ),
+      Boolean(status.why) && el("span", { class: "line why", title: status.why }, status.why),
       Boolean(result || reading) && el("span", { class: "line best" }, reading || result),
       run.faults.length > 0 && el("span", { class: "line fault" }, run.faults.join("; ")),
     );

@@ -55,14 +55,17 @@ function makeBar(): void {
     ...AXES.map((name) => el("option", { value: name }, name === "time" ? "wall time" : name)));
   const smooth = el("input", { id: "smooth", type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "smoothing" });
   const log = el("input", { id: "log", type: "checkbox" });
+  const filter = el("input", { id: "filter", type: "search", placeholder: "Filter charts", "aria-label": "Filter charts" });
   const all = el("button", { type: "button", id: "reset", click: () => state.set({ range: null }) }, "show all");
   axis.addEventListener("change", () => state.set({ axis: AXES[axis.selectedIndex] ?? "step" }));
   smooth.addEventListener("input", () => state.set({ smooth: Number(smooth.value) }));
+  filter.addEventListener("input", () => state.set({ filter: filter.value.trim() }));
   log.addEventListener("change", () => state.set({ logScale: log.checked }));
   const match = () => {
     axis.value = state.axis;
     smooth.value = String(state.smooth);
     log.checked = state.logScale;
+    if (document.activeElement !== filter) filter.value = state.filter;
     all.hidden = !state.range;
   };
   state.on(match);
@@ -74,7 +77,7 @@ function makeBar(): void {
     el("h1", {}, "Stoker"),
     el("nav", { class: "tabs", "aria-label": "Views" }, ...tabs),
     el("div", { class: "controls" },
-      el("label", {}, "x ", axis), el("label", {}, "smooth ", smooth), el("label", {}, log, " log scale"), all),
+      filter, el("label", {}, "x ", axis), el("label", {}, "smooth ", smooth), el("label", {}, log, " log scale"), all),
     line,
     el("button", { type: "button", id: "theme", "aria-label": "switch between dark and light", click: switchTheme }, "◐"),
     el("button", { type: "button", id: "keys", "aria-label": "keyboard shortcuts", click: () => help.showModal() }, "?"));

@@ -1,15 +1,26 @@
 /** One chart: a curve per selected run, the values under the cursor, drag to zoom. */
 
 import uPlot from "uplot";
-import type { Axis, Curve } from "./api";
+import type { Axis, Curve, RunEvent } from "./api";
 import { el, fill, number, seconds } from "./dom";
+import { axisTitle } from "./names";
 import { colour } from "./theme";
 
 export interface Line {
   id: string;
   colour: number;
   curve: Curve;
+  events: RunEvent[];
 }
+
+/** Events that are marked in charts: where an attempt did not simply start or finish. */
+const MARKED = new Set(["restart", "rollback", "preempted", "failed", "killed"]);
+const AXIS_TITLES: Record<Axis, string> = {
+  step: "step",
+  samples: "samples",
+  epoch: "epoch",
+  time: "time since the first row",
+};
 
 export interface Display {
   axis: Axis;
@@ -18,7 +29,7 @@ export interface Display {
   range: [number, number] | null;
 }
 
-const HEIGHT = 220;
+const HEIGHT = 230;
 
 /** An exponential moving average without bias towards its start. */
 export function smoothed(values: (number | null)[], weight: number): (number | null)[] {
@@ -64,15 +75,22 @@ export class Plot {
     this.#display = display;
     const shape = JSON.stringify([lines.map((l) => [l.id, l.colour]), display.logScale, display.axis]);
     const smooth = display.smooth > 0;
+    this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
+    this.root.dataset["axis"] = display.axis;
+    if (!lines.some(({ curve }) => curve.y.some((value) => value !== null))) {
+      this.destroy();
+      fill(this.#canvas, el("p", { class: "undrawn" }, "no finite values"));
+      fill(this.#reading);
+      return;
+    }
     if (!this.#chart || shape + smooth !== this.#shape) {
       this.#chart?.destroy();
+      fill(this.#canvas);
       this.#chart = new uPlot(this.#options(), this.#data(), this.#canvas);
       this.#shape = shape + smooth;
     } else {
       this.#chart.setData(this.#data(), true);
     }
-    this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
-    this.root.dataset["axis"] = display.axis;
     this.#read(null);
   }
 
@@ -108,8 +126,10 @@ export class Plot {
   #options(): uPlot.Options {
     const { axis, logScale, smooth } = this.#display;
     const grid = { stroke: colour("--grid"), width: 1 };
-    const ink = { stroke: colour("--faint"), font: "11px system-ui, sans-serif", grid, ticks: grid };
+    const font = "11px system-ui, sans-serif";
+    const ink = { stroke: colour("--faint"), font, labelFont: font, labelSize: 18, labelGap: 0, grid, ticks: grid };
     const times = (_: uPlot, splits: number[]) => splits.map((value) => seconds(value));
+    const plain = (_: uPlot, splits: number[]) => splits.map((v) => (v === null ? "" : compact(v)));
     const series = this.#lines.flatMap(({ colour: at }): uPlot.Series[] => {
       const stroke = colour(`--run-${at}`);
       const points = { size: 4 };
@@ -135,15 +155,59 @@ export class Plot {
         y: { distr: logScale ? 3 : 1 },
       },
       axes: [
-        { ...ink, ...(axis === "time" ? { values: times, space: 70 } : {}) },
-        { ...ink, size: 56, values: (_, splits) => splits.map((v) => (v === null ? "" : number(v))) },
+        { ...ink, label: AXIS_TITLES[axis], size: 30, values: axis === "time" ? times : plain, space: 64 },
+        { ...ink, label: axisTitle(this.name), size: 52, values: plain },
       ],
       series: [{}, ...series],
       hooks: {
+        draw: [(chart) => this.#drawEvents(chart)],
         setSelect: [(chart) => this.#select(chart)],
         setCursor: [(chart) => this.#read(chart.cursor.idx ?? null)],
       },
     };
+  }
+
+  /** The events to mark, with their places; several at one place are one mark. */
+  #marks(chart: uPlot): { place: number; colour: number; label: string; title: string }[] {
+    const { axis } = this.#display;
+    if (axis !== "step" && axis !== "time") return [];
+    const { left, width } = chart.bbox;
+    const marks = this.#lines.flatMap(({ id, events, colour: at, curve }) =>
+      events.filter((event) => MARKED.has(event.kind)).map((event) => {
+        const x = axis === "step" ? event.step : event.time - curve.began;
+        const title = `${id}: ${event.kind} at step ${event.step}`;
+        return { place: Math.round(chart.valToPos(x, "x", true)), colour: at, label: event.kind, title };
+      }));
+    const seen = marks.filter(({ place }) => place >= left && place <= left + width);
+    return seen.sort((one, other) => one.place - other.place);
+  }
+
+  /** Dashed lines where a run was restarted, preempted or rolled back, in its colour. */
+  #drawEvents(chart: uPlot): void {
+    const { ctx, bbox } = chart;
+    const marks = this.#marks(chart);
+    const unit = devicePixelRatio;
+    ctx.save();
+    ctx.setLineDash([3 * unit, 3 * unit]);
+    ctx.lineWidth = unit;
+    ctx.font = `${10 * unit}px system-ui, sans-serif`;
+    ctx.fillStyle = colour("--faint");
+    let free = 0;
+    marks.forEach(({ place, colour: at, label }, number) => {
+      if (place === marks[number - 1]?.place) return;
+      ctx.strokeStyle = colour(`--run-${at}`);
+      ctx.beginPath();
+      ctx.moveTo(place, bbox.top);
+      ctx.lineTo(place, bbox.top + bbox.height);
+      ctx.stroke();
+      const end = place + 3 * unit + ctx.measureText(label).width;
+      if (place < free || end > bbox.left + bbox.width) return;
+      ctx.fillText(label, place + 3 * unit, bbox.top + 9 * unit);
+      free = end + 4 * unit;
+    });
+    ctx.restore();
+    this.root.dataset["events"] = String(marks.length);
+    this.#canvas.title = marks.slice(0, 12).map(({ title }) => title).join("\n");
   }
 
   #xRange(low: number | null, high: number | null): [number, number] {
@@ -196,13 +260,24 @@ export class Plot {
         { class: `reading-row run-${line.colour}` },
         el("span", { class: "dot" }),
         el("span", { class: "run-name" }, line.id),
-        el("b", {}, number(value, this.name)),
+        el("b", {}, number(value)),
         el("span", { class: "faint" }, `${where && `@ ${where}`}${bad}`),
       );
     });
     const more = this.#lines.length - 8;
     fill(this.#reading, ...rows, more > 0 && el("div", { class: "faint" }, `and ${more} more`));
   }
+}
+
+/** A number on an axis: 20k, 0.25, 1e-5. */
+function compact(value: number): string {
+  const size = Math.abs(value);
+  for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
+    if (size >= unit && size < 1e12 && (unit !== 1e3 || size >= 1e4)) {
+      return `${Number((value / unit).toPrecision(4))}${letter}`;
+    }
+  }
+  return number(Number(value.toPrecision(6)));
 }
 
 /** The position and value at an index, or at the last index before it that has a value. */

@@ -1,7 +1,8 @@
-/** The current run: state, progress, time per step, checkpoints, configuration. */
+/** The current run: state, progress, time line, time per step, checkpoints, configuration. */
 
-import { details, verify, type Checkpoint, type Details, type Plain } from "./api";
-import { age, bytes, count, el, fill, number, seconds } from "./dom";
+import { details, timeline, verify, type Checkpoint, type Details, type Plain, type Timeline } from "./api";
+import { age, bytes, count, el, fill, number, percent, scrolling, seconds } from "./dom";
+import { timelineSection } from "./timeline";
 import type { Change, State } from "./state";
 import type { View } from "./view";
 
@@ -35,13 +36,14 @@ export class RunPage implements View {
       fill(this.root, el("p", { class: "empty" }, "Select a run."));
       return;
     }
-    const run = await details(id);
+    const [run, line] = await Promise.all([details(id), timeline(id)]);
     if (id !== this.state.focus) return;
     fill(
       this.root,
       el("h2", { class: "title" }, run.id),
       this.#faults(run),
-      this.#facts(run),
+      this.#facts(run, line),
+      timelineSection(line),
       this.#costs(run),
       this.#checkpoints(run),
       this.#pairs("config", "Configuration", run.config),
@@ -54,7 +56,7 @@ export class RunPage implements View {
     return el("ul", { class: "faults" }, ...run.faults.map((fault) => el("li", {}, fault)));
   }
 
-  #facts(run: Details): HTMLElement {
+  #facts(run: Details, { goodput }: Timeline): HTMLElement {
     const { status, best, last } = run;
     const facts: [string, string, (string | undefined)?][] = [["state", status.state, status.why || age(status.seen)]];
     const of = status.total ? ` of ${count(status.total)}` : "";
@@ -62,11 +64,12 @@ export class RunPage implements View {
     facts.push(["steps", `${count(status.step)}${of}`, done]);
     if (status.epochs) facts.push(["epochs", `${status.epoch} of ${status.epochs}`]);
     if (status.eta !== null) facts.push(["time left", seconds(status.eta)]);
+    if (goodput !== null) facts.push(["goodput", percent(goodput)]);
     if (best) {
-      facts.push([`best ${best.name}`, number(best.value, best.name), `at step ${count(best.step)}`]);
+      facts.push([`best ${best.name}`, number(best.value), `at step ${count(best.step)}`]);
     }
     const shown: [string, string, (value: number) => string][] = [
-      ["lr", "learning rate", (value) => number(value, "lr")],
+      ["lr", "learning rate", (value) => number(value)],
       ["samples/s", "samples per second", (value) => number(value)],
       ["tokens/s", "tokens per second", (value) => number(value)],
       ["time/step", "time per step", seconds],
@@ -75,7 +78,7 @@ export class RunPage implements View {
     ];
     for (const [name, title, format] of shown) {
       const value = last[name];
-      if (value !== undefined && value !== null) facts.push([title, format(value)]);
+      if (typeof value === "number") facts.push([title, format(value)]);
     }
     return el(
       "dl",
@@ -89,15 +92,13 @@ export class RunPage implements View {
   /** The time of a step by part, from the metrics and from cost.json. */
   #costs(run: Details): HTMLElement | false {
     const groups = new Map<string, [string, number][]>();
-    const step = run.last["time/step"];
-    const data = run.last["time/data"];
-    if (step && data != null) {
-      groups.set("step and data wait", [["step", step], ["data", data]]);
-    }
-    const times = Object.entries(run.last).filter(
-      ([name]) => /^(time|cost)\/.+/.test(name) && name !== "time/step" && name !== "time/data",
-    );
-    if (times.length) groups.set("other times", times.map(([name, value]) => [name, value ?? 0]));
+    const times = Object.entries(run.last).flatMap(([name, value]): [string, number][] =>
+      /^(time|cost)\/.+/.test(name) && typeof value === "number" ? [[name, value]] : []);
+    const isOfStep = ([name]: [string, number]) => name === "time/step" || name === "time/data";
+    const ofStep = times.filter(isOfStep).map(([name, value]): [string, number] => [name.slice(5), value]);
+    if (ofStep.length > 1) groups.set("step and data wait", ofStep);
+    const others = times.filter((one) => !isOfStep(one));
+    if (others.length) groups.set("other times", others);
     for (const [title, parts] of Object.entries(run.cost)) groups.set(title, parts);
     if (!groups.size) return false;
     const blocks = [...groups].map(([title, parts]) => {
@@ -125,7 +126,7 @@ export class RunPage implements View {
       const result = Object.entries(one.metrics)
         .filter(([name]) => name.startsWith("val"))
         .slice(0, 3)
-        .map(([name, value]) => `${name} ${number(value, name)}`);
+        .map(([name, value]) => `${name} ${number(value)}`);
       return el(
         "tr",
         {},
@@ -143,7 +144,7 @@ export class RunPage implements View {
       "section",
       {},
       el("h2", {}, "Checkpoints"),
-      el("div", { class: "scroll" },
+      scrolling(
         el("table", { class: "wide" },
           el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, head)))),
           el("tbody", {}, ...rows))),
@@ -167,7 +168,7 @@ export class RunPage implements View {
       "details",
       { open: this.#open.has(key) },
       el("summary", {}, el("h2", {}, title)),
-      el("div", { class: "scroll" },
+      scrolling(
         el("table", { class: "pairs" },
           el("tbody", {}, ...entries.map(([name, value]) =>
             el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, String(value))))))),

@@ -25,6 +25,7 @@ export class State {
   axis: Axis = "step";
   smooth = 0;
   logScale = false;
+  filter = "";
   range: [number, number] | null = null;
   #colours = new Map<string, number>();
   #listeners: ((change: Change) => void)[] = [];
@@ -80,10 +81,10 @@ export class State {
     this.notify({ choice: true });
   }
 
-  set(change: Partial<Pick<State, "axis" | "smooth" | "logScale" | "range">>): void {
+  set(change: Partial<Pick<State, "axis" | "smooth" | "logScale" | "range" | "filter">>): void {
     if (change.axis && change.axis !== this.axis) this.range = null;
     Object.assign(this, change);
-    this.notify({ display: true });
+    this.notify({ display: true, choice: change.filter !== undefined });
   }
 
   go(tab: Tab): void {
@@ -119,6 +120,7 @@ export class State {
     this.axis = AXES.find((axis) => axis === params.get("x")) ?? "step";
     this.smooth = Math.min(0.99, Math.max(0, Number(params.get("smooth")) || 0));
     this.logScale = params.has("log");
+    this.filter = params.get("charts") ?? "";
   }
 
   #write(): void {
@@ -129,6 +131,7 @@ export class State {
     if (this.axis !== "step") params.set("x", this.axis);
     if (this.smooth) params.set("smooth", String(this.smooth));
     if (this.logScale) params.set("log", "");
+    if (this.filter) params.set("charts", this.filter);
     history.replaceState(null, "", `#${params}`);
   }
 }

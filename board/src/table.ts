@@ -1,7 +1,8 @@
 /** A table of all runs with their settings and results; a click on a column head sorts. */
 
 import { table, type Plain, type TableRow } from "./api";
-import { el, fill, number } from "./dom";
+import { el, fill, number, scrolling } from "./dom";
+import { isMeasured, validationFirst } from "./names";
 import type { Change, State } from "./state";
 import type { View } from "./view";
 
@@ -13,11 +14,14 @@ interface Column {
   of: (row: TableRow) => Cell;
 }
 
+/** The largest number of columns for best results: runs may monitor different ones. */
+const MOST_BESTS = 3;
+
 /** Settings that only name a run. */
 const NAMING = new Set(["run.name", "run.dir"]);
 
 export class Table implements View {
-  readonly root = el("div", { class: "scroll" });
+  readonly root = el("div", { class: "table" });
   #keys: string[] = [];
   #rows: TableRow[] = [];
   #sort: { title: string; down: boolean } | null = null;
@@ -58,26 +62,25 @@ export class Table implements View {
       kind: "result",
       of: (row) => row.last[name],
     });
-    const best = this.#rows.find((row) => row.best)?.best;
+    const bests = [...new Set(this.#rows.flatMap((row) => row.best?.name ?? []))];
+    const isShared = (name: string) =>
+      !isMeasured(name) && 2 * this.#rows.filter((row) => name in row.last).length > this.#rows.length;
     return [
       { title: "run", kind: "text", of: (row) => row.id },
-      { title: "state", kind: "text", of: (row) => row.state },
-      ...(best
-        ? [
-            {
-              title: `best ${best.name}`,
-              kind: "result" as const,
-              of: (row: TableRow) => (row.best?.name === best.name ? row.best.value : undefined),
-            },
-          ]
-        : []),
-      ...names.filter(isLearned).map(result),
+      { title: "state", kind: "text", of: (row) => row.status.state },
+      { title: "steps", kind: "result", of: (row) => row.status.step },
+      ...bests.slice(0, MOST_BESTS).map((name) => ({
+        title: `best ${name}`,
+        kind: "result" as const,
+        of: (row: TableRow) => (row.best?.name === name ? row.best.value : undefined),
+      })),
+      ...names.filter(isShared).map(result),
       ...this.#keys.filter((key) => !NAMING.has(key)).map((key) => ({
         title: key,
         kind: "setting" as const,
         of: (row: TableRow) => row.config[key],
       })),
-      ...names.filter((name) => !isLearned(name)).map(result),
+      ...names.filter((name) => !isShared(name)).map(result),
     ];
   }
 
@@ -99,10 +102,11 @@ export class Table implements View {
         ...columns.map((column, at) => this.#cell(row, column, at === 0)),
       );
     });
-    fill(
-      this.root,
-      el("table", { class: "wide" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)),
-    );
+    const old = this.root.querySelector(".scroll");
+    const table = el("table", { class: "wide" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
+    const at = old?.scrollLeft ?? 0;
+    fill(this.root, scrolling(table));
+    this.root.querySelector(".scroll")!.scrollLeft = at;
     if (held) {
       const heads = this.root.querySelectorAll<HTMLElement>("[data-sort]");
       [...heads].find((one) => one.dataset["sort"] === held)?.focus();
@@ -127,16 +131,21 @@ export class Table implements View {
 
   #cell(row: TableRow, column: Column, isFirst: boolean): HTMLElement {
     const value = column.of(row);
-    const text = typeof value === "number" ? number(value, column.title) : String(value ?? "–");
     const isNumber = typeof value === "number" || column.kind === "result";
-    if (!isFirst) return el("td", { class: isNumber ? "number" : "" }, text);
+    const text = isNumber ? number(value as number | string | null) : String(value ?? "–");
+    if (column.title === "state") {
+      return el("td", {}, el("span", { class: `state ${text}`, title: row.status.why }, text));
+    }
+    if (!isFirst) {
+      return el("td", { class: isNumber ? "number" : "" }, el("span", { class: "clip", title: text }, text));
+    }
     const click = () => this.state.toggle(row.id);
     const pressed = this.state.chosen.includes(row.id) ? "true" : "false";
     return el(
       "th",
       { scope: "row" },
-      el("button", { type: "button", class: "quiet", "aria-pressed": pressed, click },
-        el("span", { class: "dot" }), text),
+      el("button", { type: "button", class: "quiet", title: text, "aria-pressed": pressed, click },
+        el("span", { class: "dot" }), el("span", { class: "run-name" }, text)),
     );
   }
 }
@@ -147,13 +156,4 @@ function compare(one: Cell, other: Cell, turn: number): number {
   if (missing || one == null || other == null) return missing;
   if (typeof one === "number" && typeof other === "number") return turn * (one - other);
   return turn * String(one).localeCompare(String(other), "en", { numeric: true });
-}
-
-function isLearned(name: string): boolean {
-  return /^(val|train)/.test(name);
-}
-
-function validationFirst(one: string, other: string): number {
-  const rank = (name: string) => Number(!name.startsWith("val"));
-  return rank(one) - rank(other) || (one < other ? -1 : 1);
 }

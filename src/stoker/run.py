@@ -49,13 +49,15 @@ class Run:
         task: "fit", "evaluate" or "predict".
         dir: the run folder, None for a run without one.
         feeder: the data being read.
-        steps_per_epoch, total_steps: None if a loader without a length leaves them unknown.
+        steps_per_epoch, total_steps, final_step: None if a loader without a length leaves them
+            unknown.
         val_names: the validation loaders: ("val",), ("val/<name>", …) if they are named, or ().
         val_name: the validation loader being read, or the last one that was.
         requests: what hooks and signals have requested, see `request`.
     """
 
     __slots__ = (
+        "_epoch_began",
         "_folder",
         "batches",
         "current_epoch",
@@ -103,6 +105,7 @@ class Run:
         self.outputs: list[Output]
         self.requests = Requests()
         self._folder = folder
+        self._epoch_began = (0, 0)  # the step and the epoch at which the epoch in progress began
 
     def __getattr__(self, name: str) -> Any:
         if name in (*_OF_THE_STEP, "loss"):
@@ -209,8 +212,21 @@ class Run:
 
     @property
     def total_steps(self) -> int | None:
-        """The number of updates at the end of the run, None if unknown."""
+        """The number of updates of a run with these limits and this data, None if unknown."""
         return total_steps(self.max_epochs, self.max_steps, self.steps_per_epoch)
+
+    @property
+    def final_step(self) -> int | None:
+        """The step at which this fit ends if nothing stops it, None if unknown.
+
+        It counts from the epoch in progress, because an earlier fit may have had other data.
+        """
+        began = self._epoch_began
+        step, epoch = began if began[1] == self.epoch else (self.step, self.epoch)
+        epochs = None if self.max_epochs is None else max(0, self.max_epochs - epoch)
+        left = None if self.max_steps is None else max(0, self.max_steps - step)
+        total = total_steps(epochs, left, self.steps_per_epoch)
+        return None if total is None else step + total
 
     def where(self) -> str:
         """Return the progress of the run for messages: what is finished."""
@@ -240,6 +256,7 @@ class RunControl:
         """Begin a pass over the training data; results start empty."""
         run = self.run
         run.feeder, run.metrics, run.current_epoch = feeder, {}, run.epoch + 1
+        run._epoch_began = (run.step - feeder.first_step, run.epoch)
         feeder.epoch = run.epoch
 
     def end_epoch(self) -> bool:

@@ -37,7 +37,7 @@ def test_curves_come_by_any_axis_and_window(board):
 
 
 def test_configs_are_compared_key_by_key(board):
-    assert board.get("diff", run=["one", "two"])["rows"] == [
+    assert board.get("compare", run=["one", "two"])["rows"] == [
         {"key": "optimizer.lr", "values": ["0.1", "0.2"]},
         {"key": "run.epochs", "values": ["2", "3"]},
     ]
@@ -79,7 +79,7 @@ def test_nothing_in_the_runs_folder_is_changed(tmp_path):
 
     before = everything()
     with served(tmp_path) as board:
-        for call in ("runs", "run", "log", "table", "series", "diff", "verify"):
+        for call in ("runs", "run", "log", "table", "series", "timeline", "compare", "verify"):
             board.get(call, run="one", name="lr", checkpoint="step-00000010")
         next(board.events())
     assert everything() == before
@@ -163,7 +163,7 @@ def test_no_run_outside_the_folder_can_be_named(tmp_path, id):
     make_run(root, "one")
     (root / "linked").symlink_to(tmp_path / "secret")
     with served(root) as board:
-        for call in ("run", "log", "series", "diff", "verify", "image"):
+        for call in ("run", "log", "series", "timeline", "compare", "verify", "image"):
             for spelt in (quote(id, safe=""), quote(quote(id, safe=""), safe=""), id):
                 status, _, body = board.ask(f"/api/{call}?run={spelt}&name=lr&file=x.png")
                 assert status in (400, 404)

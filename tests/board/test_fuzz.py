@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.board_runs import make_checkpoint, make_run, rows, said, served
 
 FILES = [
-    "metrics.jsonl", "log.txt", "config.yaml", "env.json", "cost.json", "media.jsonl",
-    "checkpoints/.lock/00000001.json", "checkpoints/step-00000010/MANIFEST.json",
+    "metrics.jsonl", "log.txt", "ledger.jsonl", "config.yaml", "env.json", "cost.json",
+    "media.jsonl", "checkpoints/.lock/00000001.json", "checkpoints/step-00000010/MANIFEST.json",
     "checkpoints/step-00000010/model.safetensors",
 ]  # fmt: skip
 TRUTH = {
@@ -96,7 +96,8 @@ def test_random_bytes_in_every_file_break_nothing(board, files):
         board.get("series", run="one", name=names[:5], x=axis, **{"from": 1, "to": 1e18})
     board.get("log", run="one")
     board.get("table")
-    board.get("diff", run=["one", "one"])
+    board.get("compare", run=["one", "one"])
+    board.get("timeline", run="one")
     board.get("verify", run="one", checkpoint="step-00000010")
 
 
@@ -132,4 +133,4 @@ def test_files_that_would_explode_are_shown_in_part(tmp_path, name, data):
         found = board.get("run", run="one")
         assert len(found["config"]) <= 4000
         assert len(found["names"]) <= 2000
-        board.get("diff", run=["one", "one"])
+        board.get("compare", run=["one", "one"])

@@ -27,7 +27,8 @@ def status(root, name="one"):
     ("last", "state", "why"),
     [
         (said("finished"), "finished", ""),
-        (said("early stopping: val/loss has not improved"), "finished", "early stopping"),
+        (said("early stopping: val/loss has not improved"), "stopped", "early stopping"),
+        (said("pruned at val/loss 0.5"), "stopped", "pruned at"),
         (said("preempted by SIGTERM"), "preempted", "preempted by SIGTERM"),
         (said("interrupted by Ctrl-C"), "stopped", "interrupted"),
         ("the run failed at step 7\nTraceback:\nValueError: no", "failed", "ValueError: no"),

@@ -228,6 +228,7 @@ ENDS = {
     "INFO finished (step 5)": ("finished", 0),
     "ERROR the run failed at step 3": ("failed", 1),
     "INFO interrupted by Ctrl-C (step 3)": ("stopped", 130),
+    "INFO early stopping: val/loss has not improved (step 3)": ("stopped", 0),
     "INFO preempted by SIGTERM (step 3)": ("preempted", 143),
     "": ("running", 124),
 }
@@ -276,7 +277,10 @@ def test_status_shows_progress_metrics_and_a_folder_of_runs(folder, stoker):
     lines = out.splitlines()
     assert lines[0] == "runs/one: finished"
     assert lines[1].startswith("  step 10/10  epoch ")
-    assert "train/loss" in lines[2]
+    assert lines[2] == "  latest values; of training, means over the last steps:"
+    assert "train/loss" in lines[3]
+    assert lines[4] == "  last epoch; of training, means over all its samples:"
+    assert "train/loss" in lines[5]
     assert "runs/two: finished" in lines
 
 

@@ -141,7 +141,7 @@ def test_a_run_that_exits_on_request_does_nothing_again(tmp_path):
     assert attempt(run, every="4st") is not None
     found = account(run)
     assert [(one.last_step, one.end) for one in found.attempts] == [
-        (6, "stopped"),
+        (6, "preempted"),
         (STEPS, "finished"),
     ]
     assert (found.repeated_steps, found.seconds["again"]) == (0, 0)

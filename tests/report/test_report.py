@@ -1,6 +1,7 @@
 """`stoker report`: one file about runs, whatever is in their folders."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -142,8 +143,13 @@ def test_a_broken_run_is_shown_as_such(copy):
 def test_a_killed_run_has_no_end(copy):
     lines = (copy / "ledger.jsonl").read_text().splitlines()
     (copy / "ledger.jsonl").write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    log = (copy / "log.txt").read_text().splitlines()
+    (copy / "log.txt").write_text("\n".join(log[:-1]) + "\n")
+    for path in copy.rglob("*"):
+        os.utime(path, (1e9, 1e9))
     page = page_of(copy)
-    assert "run running or killed" in page.text
+    assert "run dead 15 3" in page.text
+    assert "dead: it has stopped writing" in page.text
     assert "no end recorded" in page.text
 
 

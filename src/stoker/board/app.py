@@ -31,6 +31,7 @@ from stoker.board.runs import Runs, Watch
 from stoker.board.view import RunView
 from stoker.rundir.metrics_index import AXES
 from stoker.rundir.provenance import ABSENT, differences, format_value
+from stoker.rundir.settings import column_keys, settings_of
 
 _HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -137,6 +138,7 @@ def _cookie(headers: Headers, name: str) -> str:
 
 STATIC = Path(__file__).parent / "static"
 _MOST_NAMES = 64
+_MOST_COLUMNS = 200
 _MOST_POINTS = 20_000
 _LOG_BYTES = 1 << 16
 
@@ -185,7 +187,7 @@ class _Api:
 
     def calls(self) -> dict[str, Callable[[Request], Any]]:
         """Return the calls by the last part of their path."""
-        names = ("runs", "run", "series", "log", "diff", "table", "verify")
+        names = ("runs", "run", "series", "log", "timeline", "compare", "table", "verify")
         return {name: getattr(self, name) for name in names}
 
     def runs(self, _: Request) -> Any:
@@ -212,28 +214,37 @@ class _Api:
         names = query.getlist("name")[:_MOST_NAMES]
         curves = view.curves
         found = {name: curves.window(name, axis, points, start, end) for name in names}
-        return {"id": view.id, "version": view.version, "series": found}
+        about = {"id": view.id, "version": view.version, "began": curves.began}
+        return about | {"series": found}
 
     def log(self, request: Request) -> Any:
         """Return the end of the log of one run."""
         lines, is_cut = self._view(request).reader.log(_LOG_BYTES)
         return {"lines": lines, "cut": is_cut}
 
-    def diff(self, request: Request) -> Any:
-        """Return the keys in which the configs of runs differ."""
+    def timeline(self, request: Request) -> Any:
+        """Return goodput, attempts and events of one run."""
+        return self._view(request).timeline()
+
+    def compare(self, request: Request) -> Any:
+        """Return the results of runs, and the settings in which they differ."""
         views = [self._found(id) for id in request.query_params.getlist("run")[:50]]
         for view in views:
             view.refresh()
         rows = [
             {"key": key, "values": [None if v is ABSENT else format_value(v) for v in values]}
-            for key, values in differences([view.config for view in views])
+            for key, values in differences([settings_of(view.config) for view in views])
         ]
-        return {"runs": [view.id for view in views], "rows": rows}
+        runs = [
+            view.results() | {"config": {}, "bests": view.best_results()} | _shares(view)
+            for view in views
+        ]
+        return {"runs": runs, "rows": rows}
 
     def table(self, _: Request) -> Any:
-        """Return every run with its results and the config keys that differ between runs."""
+        """Return every run with its results and the settings to compare runs by."""
         rows = self._runs.table()
-        keys = [key for key, _ in differences([row["config"] for row in rows])]
+        keys = column_keys([row["config"] for row in rows])[:_MOST_COLUMNS]
         for row in rows:
             row["config"] = {key: row["config"].get(key) for key in keys if key in row["config"]}
         return {"keys": keys, "rows": rows}
@@ -262,6 +273,12 @@ class _Api:
             return self._runs[id]
         except KeyError:
             raise HTTPException(404, "there is no such run") from None
+
+
+def _shares(view: RunView) -> dict[str, Any]:
+    """Return how long a run took over all its attempts, and how much of that was useful."""
+    timeline = view.timeline()
+    return {"goodput": timeline["goodput"], "seconds": sum(timeline["seconds"].values())}
 
 
 _FRESH = {"cache-control": "no-store"}

@@ -6,11 +6,13 @@ from typing import Any
 from stoker.hooks.base.monitor import best_index
 from stoker.rundir import files
 from stoker.rundir.metrics_index import Curves
-from stoker.rundir.reader import RunReader, flat_values
+from stoker.rundir.provenance import plain_value
+from stoker.rundir.reader import RunReader, flat_values, monitored_result
 from stoker.rundir.status import UNREADABLE, Status, lease_file
+from stoker.rundir.timeline import timeline_of
 
 _WATCHED = (
-    *(files.METRICS, files.LOG, files.CONFIG),
+    *(files.METRICS, files.LOG, files.LEDGER, files.CONFIG),
     *(files.ENVIRONMENT, files.COST, files.MEDIA_INDEX),
 )
 _MOST_COSTS = 40
@@ -112,22 +114,31 @@ class RunView:
 
     def results(self) -> dict[str, Any]:
         """Return config and results of the run, for a table of runs."""
-        status = self.status
         return {
             "id": self.id,
-            "state": status.state,
+            "status": self.status.plain(),
             "config": self.config,
             "last": self.last(),
             "best": self.best(),
         }
 
-    def last(self) -> dict[str, float]:
-        """Return the latest value of every series."""
+    def timeline(self) -> dict[str, Any]:
+        """Return goodput, attempts and events of the run."""
+        return timeline_of(self.reader.attempts(), self.status.state)
+
+    def last(self) -> dict[str, Any]:
+        """Return the latest value of every series; one that is not finite is a text."""
         values = self.metrics.columns.values
-        return {name: float(v.view[-1]) for name, v in list(values.items()) if len(v)}
+        return {name: plain_value(float(v.view[-1])) for name, v in [*values.items()] if len(v)}
+
+    def best_results(self) -> dict[str, dict[str, Any]]:
+        """Return the best value of every series of which it is known whether less is better."""
+        with self.metrics.lock:
+            found = {name: self._best_of(name) for name in [*self.metrics.columns.values]}
+        return {name: best for name, best in found.items() if best is not None}
 
     def best(self) -> dict[str, Any] | None:
-        """Return the best value of the most important result, with its step."""
+        """Return the best value of the monitored result, or else of validation, with its step."""
         columns = self.metrics.columns
         key = (columns, len(columns), len(columns.values), self.version)
         if self._best[0] != key:
@@ -137,18 +148,21 @@ class RunView:
 
     def _find_best(self) -> dict[str, Any] | None:
         columns = self.metrics.columns
-        wanted = str(self.config.get("run.checkpoint.best") or "")
+        wanted, _ = monitored_result(self.config)
         ranked = sorted(((_rank(name, wanted), name) for name in [*columns.values]), reverse=True)
-        for rank, name in ranked:
-            given = self.config.get("run.checkpoint.mode") if name == wanted else None
-            values = columns.values[name].view
-            found = best_index(name, values, given if given in ("min", "max") else None)
-            if not rank or found is None:
-                continue
-            at, mode = found
-            step = int(columns.head["step"].view[columns.rows[name].view[at]])
-            return {"name": name, "value": float(values[at]), "step": step, "mode": mode}
-        return None
+        found = (self._best_of(name) for rank, name in ranked if rank)
+        return next((best for best in found if best is not None), None)
+
+    def _best_of(self, name: str) -> dict[str, Any] | None:
+        columns = self.metrics.columns
+        wanted, mode = monitored_result(self.config)
+        values = columns.values[name].view
+        found = best_index(name, values, mode if name == wanted else None)
+        if found is None:
+            return None
+        at, is_better = found
+        step = int(columns.head["step"].view[columns.rows[name].view[at]])
+        return {"name": name, "value": float(values[at]), "step": step, "mode": is_better}
 
 
 def _rank(name: str, wanted: str) -> int:

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_goodput(path: Path) -> int:
-    from stoker.report.goodput import goodput_of
+    from stoker.rundir.goodput import goodput_of
     from stoker.rundir.reader import RunReader
 
     reader = RunReader(path)
@@ -74,7 +74,7 @@ def _print_goodput(path: Path) -> int:
 
 def _goodput_lines(path: Path, found: Any) -> list[str]:
     from stoker.events.writers.console import format_seconds
-    from stoker.report.goodput import format_share
+    from stoker.rundir.goodput import format_share
 
     count = len(found.attempts)
     useful, total = format_seconds(found.seconds["train"]), format_seconds(found.total)

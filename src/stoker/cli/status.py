@@ -8,6 +8,7 @@ from typing import Any
 
 from stoker.cli.common import OK, frozen_imports, run_folder, runs_in
 from stoker.cli.output import emit
+from stoker.rundir.states import Ending
 from stoker.storage import local_path
 
 
@@ -30,11 +31,11 @@ def run(options: argparse.Namespace) -> int:
     return OK
 
 
-def emit_status(folder: Path) -> str:
+def emit_status(folder: Path) -> Ending:
     """Print the state of a run, and return it."""
     fields = status_of(folder)
     emit("status", _text(fields), **fields)
-    return str(fields["state"])
+    return Ending(fields["state"], fields["why"])
 
 
 def status_of(folder: Path) -> dict[str, Any]:
@@ -57,8 +58,15 @@ def status_of(folder: Path) -> dict[str, Any]:
         "eta_seconds": status.eta,
         "last_write": seen if status.seen else None,
         "metrics": {name: float(c.values[-1]) for name, c in curves.items() if len(c.values)},
+        "last_epoch": reader.last_epoch(),
         "faults": reader.faults,
     }
+
+
+_TITLES = {
+    "metrics": "latest values; of training, means over the last steps:",
+    "last_epoch": "last epoch; of training, means over all its samples:",
+}
 
 
 def _text(fields: dict[str, Any]) -> list[str]:
@@ -76,7 +84,8 @@ def _text(fields: dict[str, Any]) -> list[str]:
     if fields["last_write"] is not None:
         age = time.time() - datetime.fromisoformat(fields["last_write"]).timestamp()
         counts.append(f"last write {format_age(age)} ago")
-    cells = [(name, format_number(name, value)) for name, value in fields["metrics"].items()]
-    faults = [f"  {fault}" for fault in fields["faults"]]
-    table = [f"  {line}" for line in grid(cells, 78)]
-    return [f"{fields['run']}: {fields['state']}{why}", f"  {'  '.join(counts)}", *table, *faults]
+    lines = [f"{fields['run']}: {fields['state']}{why}", f"  {'  '.join(counts)}"]
+    for key, title in _TITLES.items():
+        cells = [(name, format_number(name, value)) for name, value in fields[key].items()]
+        lines += [f"  {title}", *(f"    {line}" for line in grid(cells, 76))] if cells else []
+    return [*lines, *(f"  {fault}" for fault in fields["faults"])]

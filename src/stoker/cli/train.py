@@ -9,6 +9,7 @@ from stoker.cli.common import INTERRUPTED, OK, add_config, add_weights, frozen_i
 from stoker.cli.output import emit, note
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import Preempted
+from stoker.rundir.states import ending_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,16 +48,16 @@ def run(options: argparse.Namespace) -> int:
         history = job.fit(fast_dev_run=options.fast_dev_run)
     except Preempted:
         if dist.is_main():
-            _emit(job.trainer.run, "preempted")
+            _emit(job.trainer.run)
         raise
-    code = INTERRUPTED if "Ctrl-C" in (history.stop_reason or "") else OK
+    code = INTERRUPTED if ending_of(history.stop_reason).interrupted else OK
     if not dist.is_main():
         return code
     if options.fast_dev_run:
         text = "one batch of training and validation succeeded; nothing was written"
-        emit("train", text, **_fields(job.trainer.run, "finished"))
+        emit("train", text, **_fields(job.trainer.run))
         return OK
-    folder = _emit(job.trainer.run, "stopped" if code else "finished")
+    folder = _emit(job.trainer.run)
     if folder is not None:
         trained = folder if any(map(_makes_another_run, options.overrides)) else options.config
         note(
@@ -66,19 +67,20 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _emit(run: Any, state: str) -> Path | None:
+def _emit(run: Any) -> Path | None:
     """Print where the run is stored, and return it."""
-    fields = _fields(run, state)
+    fields = _fields(run)
     folder: Path | None = fields["run"]
     emit("train", f"the run is in {folder}" if folder is not None else (), **fields)
     return folder
 
 
-def _fields(run: Any, state: str) -> dict[str, Any]:
+def _fields(run: Any) -> dict[str, Any]:
+    state, why = ending_of(run.stop_reason)
     return {
         "run": run.dir if run.dir is not None and run.dir.exists() else None,
         "state": state,
-        "why": run.stop_reason or "",
+        "why": why,
         "step": run.step,
         "epoch": run.epoch,
         "metrics": run.metrics,

@@ -15,12 +15,12 @@ TIMED_OUT, PREEMPTED, KILLED = 124, 143, 137
 _CODES = {
     "finished": OK,
     "failed": FAILED,
-    "stopped": INTERRUPTED,
+    "stopped": OK,
     "preempted": PREEMPTED,
     "dead": KILLED,
     "running": TIMED_OUT,
 }
-"""State → exit code. A run that is still running has timed out."""
+"""State → exit code; 130 after Ctrl-C. A run that is still running has timed out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"stoker: {folder} is still running", file=sys.stderr)
             break
         time.sleep(_pause(options.interval, until))
-    return _CODES[emit_status(folder)]
+    ending = emit_status(folder)
+    return INTERRUPTED if ending.interrupted else _CODES[ending.state]
 
 
 def _appeared(path: Path, seconds: float, interval: float) -> Path:

@@ -344,7 +344,15 @@ def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 _OBSERVING = frozenset(
     (
         *("step", "epoch", "current_epoch", "samples", "loss", "metrics", "dir", "val_name"),
-        *("val_names", "steps_per_epoch", "total_steps", "max_steps", "max_epochs", "updated"),
+        *(
+            "val_names",
+            "steps_per_epoch",
+            "total_steps",
+            "final_step",
+            "max_steps",
+            "max_epochs",
+            "updated",
+        ),
         *("where", "error", "task", "batches", "sizes", "outputs", "targets", "shape"),
         *("os", "kill", "getpid", "_exit", "environ", "signal", "SIGKILL", "SIGTERM", "SIGINT"),
         *("SIGUSR1", "raise_signal", "sys", "exit", "stderr", "stdout", "time", "sleep"),

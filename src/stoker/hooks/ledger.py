@@ -21,6 +21,7 @@ from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.ray_report import in_ray_worker
 from stoker.run import Run
 from stoker.rundir import files
+from stoker.rundir.states import ending_of
 
 _log = get_logger()
 _fits = count()
@@ -30,8 +31,8 @@ class Ledger(Hook):
     """Records the time of a run in ``ledger.jsonl``, over all its attempts.
 
     It appends a line every few seconds and at the end, so a kill loses no more than that. ``stoker
-    report --goodput RUN`` adds the lines up. Each line has the seconds that this attempt has spent
-    so far on:
+    report --goodput RUN`` adds the lines up. Each line has the step, the limits of the fit, and the
+    seconds that this attempt has spent so far on:
 
         startup     everything before its first epoch, from the start of the process if known
         train       epochs, without the kinds below
@@ -84,7 +85,11 @@ class Ledger(Hook):
         self._path = run.dir / files.LEDGER
         self._is_new = not self._path.exists()
         self._id = os.urandom(4).hex()
-        self._write(run, event="begin", pid=os.getpid(), processes=dist.world_size())
+        about = {"pid": os.getpid(), "processes": dist.world_size()}
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if restarts.isdecimal() and int(restarts):
+            about["restarts"] = int(restarts)
+        self._write(run, event="begin", **about)
 
     def before_epoch(self, run: Run) -> None:
         """Start the time of an epoch."""
@@ -128,7 +133,8 @@ class Ledger(Hook):
                 self._path.unlink()
                 self._path.parent.rmdir()  # unless other hooks have written files
         else:
-            self._write(run, event="end", **_end_of(run))
+            state, why = ending_of(run.stop_reason, run.error)
+            self._write(run, event="end", end=state, **({"why": why} if why else {}))
         self._path, self._due = None, inf
         self._reset()
 
@@ -161,6 +167,7 @@ class Ledger(Hook):
         spent = {"startup": startup, "train": train, **overhead}
         spent["other"] = total - sum(spent.values())
         head = {"time": round(time.time(), 3), "attempt": self._id, **about, "step": run.step}
+        head |= {"epochs": run.max_epochs, "total_steps": run.final_step}
         seconds = {kind: round(max(0.0, value), 4) for kind, value in spent.items()}
         try:
             append_line(self._path, json.dumps(head | seconds))
@@ -170,15 +177,6 @@ class Ledger(Hook):
                 f"'{self._path}' cannot be written: {error.strerror}; goodput is not recorded"
             )
             self._path, self._due = None, inf
-
-
-def _end_of(run: Run) -> dict[str, str]:
-    if run.error is not None:
-        text = str(run.error).partition("\n")[0][:200]
-        return {"end": "failed", "why": f"{type(run.error).__name__}: {text}"}
-    if run.stop_reason is not None:
-        return {"end": "stopped", "why": run.stop_reason}
-    return {"end": "finished"}
 
 
 def _process_age() -> float:

@@ -203,9 +203,9 @@ class Progress(Hook):
 
     def _time(self, run: Run) -> str:
         """Return the time left, or the time that a run without a known end has taken."""
-        if run.total_steps is None:
+        if run.final_step is None:
             return self._padded("eta", f"{format_clock(perf_counter() - self._started)} elapsed")
-        eta = self._pace.eta(run.step, run.total_steps)
+        eta = self._pace.eta(run.step, run.final_step)
         return self._padded("eta", f"eta {format_clock(eta) if eta is not None else '-:--'}")
 
     def _reset_rate(self, run: Run) -> None:

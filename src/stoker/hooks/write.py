@@ -19,6 +19,7 @@ from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
 from stoker.hooks.terminal import results
 from stoker.run import Run
+from stoker.rundir.states import ending_of
 from stoker.storage import explain_write_errors
 
 
@@ -111,8 +112,8 @@ class Write(Periodic):
             if writer not in self._open and not self._lacks_path(writer):
                 with self._explain(writer):
                     self._open_writer(writer)
-        eta = self._pace.eta(run.step, run.total_steps) if run.task == "fit" else None
-        progress = RunProgress(run.step, run.epoch, run.samples, run.total_steps, eta)
+        eta = self._pace.eta(run.step, run.final_step) if run.task == "fit" else None
+        progress = RunProgress(run.step, run.epoch, run.samples, run.final_step, eta)
         for writer in self._open:
             with self._explain(writer):
                 writer.write(rows, progress)
@@ -205,14 +206,17 @@ class LogFile(Hook):
 
     def on_exception(self, run: Run) -> None:
         """Write the error with its traceback."""
-        self._write(logging.ERROR, f"the run failed at {run.where()}", run.error)
+        if ending_of(run.stop_reason, run.error).state == "failed":
+            what = "the run" if run.task == "fit" else run.task
+            self._write(logging.ERROR, f"{what} failed at {run.where()}", run.error)
 
     def after_run(self, run: Run) -> None:
         """Write why the run ended and remove the handler."""
         if self._handler is None:
             return
-        if run.task == "fit" and run.error is None:
-            self._write(logging.INFO, f"{run.stop_reason or 'finished'} (step {run.step})")
+        state, why = ending_of(run.stop_reason, run.error)
+        if run.task == "fit" and state != "failed":
+            self._write(logging.INFO, f"{why or state} (step {run.step})")
             self._handler.open()
         logging.getLogger("stoker").removeHandler(self._handler)
         self._handler.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stoker.report.document import Chart, Charts, Shares
-from stoker.report.goodput import format_share
+from stoker.rundir.goodput import format_share
 from stoker.rundir.metrics_index import thin
 from stoker.rundir.reader import Curve
 
@@ -19,8 +19,9 @@ COLORS = ("#2f6fde", "#d9622b", "#2a9d6f", "#b03a9c", "#8a7a14", "#6b5bd2", "#c4
 _LARGEST = 1e300
 _POINTS = 600
 _WIDTH, _HEIGHT = 460, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 12, 10, 42
 _COLUMNS = 3
+_LONGEST_TITLE = 30
 _MOST = 30
 
 
@@ -56,11 +57,30 @@ def chart_svg(chart: Chart) -> str:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(_label(_LEFT - 6, y(value) + 4, "end", value))
     for step in ticks(x_low, x_high):
-        parts.append(_label(x(step), _HEIGHT - 8, "middle", step))
+        parts.append(_label(x(step), _HEIGHT - _BOTTOM + 18, "middle", step))
+    middle = _TOP + (_HEIGHT - _TOP - _BOTTOM) / 2
+    parts.append(_title((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "step"))
+    parts.append(_title(12, middle, axis_title(chart.name), f"rotate(-90 12 {middle:.0f})"))
     for line, points in drawn:
         placed = [(x(step), y(value)) for step, value in points]
         parts.append(_curve(placed, COLORS[line.color % len(COLORS)]))
     return "".join([*parts, "</svg>"])
+
+
+def axis_title(name: str) -> str:
+    """Return what the y axis of a chart shows: the last part of a name, at most 30 characters."""
+    short = name if name.endswith("/s") else name.rpartition("/")[2] or name
+    return short if len(short) <= _LONGEST_TITLE else f"{short[: _LONGEST_TITLE - 1]}…"
+
+
+def _title(x: float, y: float, text: str, transform: str = "") -> str:
+    turned = f' transform="{transform}"' if transform else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{turned}>{_text(text)}</text>'
+
+
+def _text(text: str) -> str:
+    """Return text without markup and control characters."""
+    return escape("".join(char if char >= " " else "\ufffd" for char in text))
 
 
 def _label(x: float, y: float, anchor: str, value: float) -> str:
@@ -149,6 +169,8 @@ def save_png(block: Charts, path: Path) -> None:
             axes.plot([p[0] for p in points], [p[1] for p in points], dot, color=color, ls="-",
                       label=line.run.removeprefix("_"))  # fmt: skip
         axes.set_title(chart.name, fontsize=10, parse_math=False)
+        axes.set_xlabel("step", fontsize=8)
+        axes.set_ylabel(axis_title(chart.name), fontsize=8, parse_math=False)
         axes.grid(alpha=0.2)
         if len(chart.lines) > 1:
             for entry in axes.legend(fontsize=8).get_texts():

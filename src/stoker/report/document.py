@@ -9,10 +9,21 @@ from typing import Any, TypeAlias
 
 from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.monitor import best_index
-from stoker.report.goodput import Goodput, format_share, goodput_of
 from stoker.rundir import files
+from stoker.rundir.goodput import Goodput, format_share, goodput_of
 from stoker.rundir.provenance import differences, format_value
-from stoker.rundir.reader import KINDS, Attempt, CheckpointInfo, Curve, RunReader, Weights
+from stoker.rundir.reader import (
+    KINDS,
+    Attempt,
+    CheckpointInfo,
+    Curve,
+    RunReader,
+    Weights,
+    monitored_result,
+)
+from stoker.rundir.settings import settings_of
+from stoker.rundir.status import Status
+from stoker.rundir.timeline import Event, events_of
 from stoker.storage import format_size
 
 
@@ -83,6 +94,8 @@ Block: TypeAlias = Heading | Text | Table | Code | Charts | Shares
 
 
 _LOG_LINES = 40
+_FEWEST_EVENTS = 2  # a start and an end say nothing new
+_MOST_EVENTS = 200
 _LOG_BYTES = 100_000
 
 
@@ -102,13 +115,8 @@ class Facts:
     weights: Weights | None
     log: list[str]
     faults: list[str]
-
-    @property
-    def state(self) -> str:
-        """How the last attempt ended, as far as the ledger shows."""
-        if self.goodput is None:
-            return "unknown"
-        return self.goodput.attempts[-1].end or "running or killed"
+    status: Status
+    events: list[Event]
 
 
 def read_facts(path: Path, *, quick: bool = False) -> Facts:
@@ -120,13 +128,14 @@ def read_facts(path: Path, *, quick: bool = False) -> Facts:
     """
     reader = RunReader(path)
     reader.read_metrics()
-    attempts = reader.attempts()
+    attempts, text, settings = reader.attempts(), reader.config_text(), reader.config()
+    status = reader.status(settings)
     log, _ = reader.log(_LOG_BYTES)
     return Facts(
         path=path,
         name=path.absolute().name,
-        config=reader.config_text(),
-        settings=reader.config(),
+        config=text,
+        settings=settings,
         environments=reader.environments(),
         curves=reader.curves(),
         last=reader.last_row(),
@@ -135,6 +144,8 @@ def read_facts(path: Path, *, quick: bool = False) -> Facts:
         weights=reader.weights(),
         log="\n".join(log).splitlines()[-_LOG_LINES:],
         faults=reader.faults,
+        status=status,
+        events=events_of(attempts, status.state),
     )
 
 
@@ -229,18 +240,23 @@ def _overview(runs: Sequence[Facts]) -> Table:
 
 
 def _summary(facts: Facts) -> list[str]:
-    found, last = facts.goodput, facts.last
+    found, last, status = facts.goodput, facts.last, facts.status
     valid = sum(not one.faults for one in facts.checkpoints)
     broken = len(facts.checkpoints) - valid
-    counters = [f"{last[key]:,.0f}" if key in last else "" for key in ("step", "epoch", "samples")]
     return [
         facts.name,
-        facts.state + (", broken files" if facts.faults else ""),
-        *counters,
+        status.state + (", broken files" if facts.faults else ""),
+        _of(status.step, status.total),
+        _of(status.epoch, status.epochs),
+        f"{last['samples']:,.0f}" if "samples" in last else "",
         format_seconds(found.total) if found else "",
         format_share(found.share) if found else "",
         f"{valid} valid" + (f", {broken} broken" if broken else ""),
     ]
+
+
+def _of(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None or total == done else f"{done:,} of {total:,}"
 
 
 def _curves(runs: Sequence[Facts]) -> Iterator[Block]:
@@ -253,7 +269,6 @@ def _curves(runs: Sequence[Facts]) -> Iterator[Block]:
         charts.append(Chart(name, lines))
     if charts:
         yield Heading("Curves")
-        yield Text("The x axis is the step.")
         yield Charts(charts)
     if len(names) > _MOST_CHARTS:
         yield Text(f"{len(names) - _MOST_CHARTS} more curves are left out.")
@@ -262,8 +277,12 @@ def _curves(runs: Sequence[Facts]) -> Iterator[Block]:
 def _differences(runs: Sequence[Facts]) -> Iterator[Block]:
     rows = [
         [key, *map(format_value, values)]
-        for key, values in differences([facts.settings for facts in runs])
+        for key, values in differences([settings_of(facts.settings) for facts in runs])
     ]
+    if results := _compared(runs):
+        yield Heading("Results compared")
+        yield Text("The best value of each run, and the last one where it differs.")
+        yield Table(results, ("", *(facts.name for facts in runs)))
     yield Heading("Configuration differences")
     if rows:
         yield Table(rows, ("", *(facts.name for facts in runs)))
@@ -271,8 +290,24 @@ def _differences(runs: Sequence[Facts]) -> Iterator[Block]:
         yield Text(f"None: their {files.CONFIG} files are the same.")
 
 
+def _compared(runs: Sequence[Facts]) -> list[list[str]]:
+    """Return a row for each result that several runs have, the monitored ones first."""
+    found = [{row[0]: row for row in _results(facts)} for facts in runs]
+    names = dict.fromkeys(name for rows in found for name in rows)
+    shared = [name for name in names if sum(name in rows for rows in found) > 1]
+    return [[name, *(_best_and_last(rows.get(name)) for rows in found)] for name in shared]
+
+
+def _best_and_last(row: list[str] | None) -> str:
+    if row is None:
+        return ""
+    _, last, _, best, _ = row
+    return f"{best} (last {last})" if best and best != last else last
+
+
 def _one(facts: Facts) -> Iterator[Block]:
     yield Heading(facts.name)
+    yield Text(f"{facts.status.state}: {facts.status.why}".removesuffix(": "))
     for fault in facts.faults:
         yield Text(fault, warns=True)
     yield Heading("Model card", 3)
@@ -282,6 +317,7 @@ def _one(facts: Facts) -> Iterator[Block]:
         yield Table(results, ("result", "last", "at step", "best", "at step"))
     if facts.goodput is not None:
         yield from _goodput(facts.goodput)
+        yield from _timeline(facts.events)
     if facts.checkpoints:
         yield Heading("Checkpoints", 3)
         yield _checkpoints(facts)
@@ -290,10 +326,11 @@ def _one(facts: Facts) -> Iterator[Block]:
 
 def _results(facts: Facts) -> list[list[str]]:
     rows = []
-    for name, curve in facts.curves.items():
-        if not name.startswith(("val/", "train/")):
+    monitored, mode = monitored_result(facts.settings)
+    for name, curve in sorted(facts.curves.items(), key=lambda one: one[0] != monitored):
+        if name != monitored and not name.startswith(("val/", "train/")):
             continue
-        best = best_index(name, curve.values)
+        best = best_index(name, curve.values, mode if name == monitored else None)
         shown = ["", ""]
         if best is not None:
             shown = [format_number(name, float(curve.values[best[0]])), str(curve.steps[best[0]])]
@@ -313,6 +350,13 @@ def _goodput(found: Goodput) -> Iterator[Block]:
     yield Shares(parts)
     names = ("attempt", "started", "steps", "time", "processes", "end")
     yield Table([_attempt(number, one) for number, one in enumerate(found.attempts, 1)], names)
+
+
+def _timeline(events: Sequence[Event]) -> Iterator[Block]:
+    if len(events) > _FEWEST_EVENTS:
+        yield Heading("Time line", 3)
+        rows = [[_when(one.time), one.kind, f"{one.step:,}", one.text] for one in events]
+        yield Table(rows[-_MOST_EVENTS:], ("when", "event", "step", "details"))
 
 
 def _attempt(number: int, one: Attempt) -> list[str]:

@@ -16,7 +16,8 @@ th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(-
   vertical-align: top }
 th { font-weight: 600 }
 .scroll { overflow-x: auto }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(320px, 1fr)); gap: 1rem }
+.charts { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)) }
 figure { margin: 0; border: 1px solid var(--line); border-radius: 6px; padding: .5rem }
 figcaption { font-weight: 600; overflow-wrap: anywhere }
 svg { width: 100%; height: auto; display: block } svg.bar { height: 28px; border-radius: 4px }
@@ -29,6 +30,19 @@ svg text { font: 11px system-ui, sans-serif; fill: currentColor; opacity: .75 }
 pre { overflow-x: auto; background: var(--soft); padding: .8rem; border-radius: 6px;
   font-size: 13px }
 details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
+@media (max-width: 640px) {
+  body { margin: 1rem auto; padding: 0 .7rem } h1 { font-size: 1.3rem }
+  table.named, .named tbody, .named tr, .named td { display: block }
+  .named tr.names { display: none }
+  .named tr { border-bottom: 1px solid var(--line); padding: .4rem 0 }
+  .named td { border: 0; padding: .1rem 0; display: grid; grid-template-columns: 9.5em 1fr;
+    gap: .6rem; min-width: 0 }
+  .named td::before { content: attr(data-name); opacity: .7; overflow-wrap: anywhere }
+  .named td:first-child { font-weight: 600; display: block }
+  .named td:first-child::before { content: none } .named td:empty { display: none }
+  table:not(.named) :is(tr, th, td) { display: block; padding: .1rem 0; border: 0 }
+  table:not(.named) tr { border-bottom: 1px solid var(--line); padding: .3rem 0 }
+}
 """
 
 _PAGE = """<!doctype html>
@@ -79,15 +93,24 @@ def _draw(block: Block) -> str:
 
 
 def _table(block: Table) -> str:
-    lines = []
-    if block.names:
-        lines.append("".join(f"<th>{_text(name)}</th>" for name in block.names))
-    for first, *others in block.rows:
-        head = "td" if block.names else "th"
-        cells = "".join(f"<td>{_text(cell)}</td>" for cell in others)
-        lines.append(f"<{head}>{_text(first)}</{head}>{cells}")
-    rows = "".join(f"<tr>{line}</tr>\n" for line in lines)
-    return f'<div class="scroll"><table>\n{rows}</table></div>'
+    if not block.names:
+        rows = [f"<th>{_text(first)}</th>{_cells(others)}" for first, *others in block.rows]
+        return _scrolling("", [f"<tr>{row}</tr>\n" for row in rows])
+    heads = "".join(f"<th>{_text(name)}</th>" for name in block.names)
+    body = [f"<tr>{_cells(row, block.names)}</tr>\n" for row in block.rows]
+    return _scrolling(' class="named"', [f'<tr class="names">{heads}</tr>\n', *body])
+
+
+def _cells(row: Sequence[str], names: Sequence[str] = ()) -> str:
+    """Return the cells of a row; a narrow screen shows the name of its column in each."""
+    labels = [f' data-name="{_text(name)}"' for name in names] or [""] * len(row)
+    return "".join(
+        f"<td{label}>{_text(cell)}</td>" for label, cell in zip(labels, row, strict=True)
+    )
+
+
+def _scrolling(kind: str, rows: Sequence[str]) -> str:
+    return f'<div class="scroll"><table{kind}>\n{"".join(rows)}</table></div>'
 
 
 def _charts(block: Charts) -> str:

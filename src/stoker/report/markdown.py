@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from stoker.report.document import Block, Charts, Code, Heading, Shares, Table, Text
-from stoker.report.goodput import format_share
+from stoker.rundir.goodput import format_share
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 

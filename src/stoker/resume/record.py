@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
+from stoker.checkpoint import Best
 from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.hooks import Hook
+from stoker.hooks.checkpoint import Checkpoint
 from stoker.rundir import files
 from stoker.rundir.identity import Identity, list_changes
 from stoker.rundir.provenance import environment
@@ -46,6 +48,7 @@ class RunRecord:
         self._is_script = run_dir is not None and identity is not None and not identity.is_config
         self._is_later = identity is not None and identity.fit > 1
         self._identity = identity
+        self._best = next((one.best for one in hooks if isinstance(one, Checkpoint)), None)
         self._created: list[Path] = []
 
     @property
@@ -68,7 +71,7 @@ class RunRecord:
             texts[next(path for path in names if not path.exists())] = (
                 json.dumps(environment(), indent=2) + "\n"
             )
-            texts[folder / files.CONFIG] = _script_config(identity)
+            texts[folder / files.CONFIG] = _script_config(identity, self._best)
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             self._created += [] if path.exists() else [path]
@@ -110,13 +113,15 @@ class RunRecord:
             )
 
 
-def _script_config(identity: Identity) -> str:
+def _script_config(identity: Identity, best: Best | None) -> str:
     """Return ``config.yaml`` of a run that a script started, which nothing can be built from."""
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "an interactive session"
     tree: dict[str, Any] = {files.RECORDED_BY: script}
     if identity.params:
         tree["params"] = identity.params
     tree["run"] = {name: identity.limits.get(name) for name in _RUN}
+    if best is not None:
+        tree["run"]["checkpoint"] = {"best": best.metric, "mode": best.mode}
     for key, value in list(identity.parts.items())[:_MOST_VALUES]:
         part, _, rest = key.partition(".")
         if part in ("code", "more"):

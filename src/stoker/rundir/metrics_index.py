@@ -346,6 +346,12 @@ class Curves:
         """Return whether the columns have had no more rows since."""
         return self.columns is columns and self._rows == len(columns)
 
+    @property
+    def began(self) -> float:
+        """When the first row was written, in seconds since 1970; infinite without rows."""
+        times = self.columns.head["time"].view[: self._rows]
+        return float(np.nanmin(np.append(times, np.inf)))
+
     def window(
         self,
         name: str,
@@ -400,8 +406,7 @@ class Curves:
         if axis == "epoch":
             return fractional_epochs(head["step"], head["epoch"])
         if axis == "time" and self._rows:
-            began = np.nanmin(np.append(head["time"], np.inf))
-            return np.asarray(np.nan_to_num(head["time"] - began))
+            return np.asarray(np.nan_to_num(head["time"] - self.began))
         return np.asarray(np.nan_to_num(head[axis]))
 
 

@@ -4,7 +4,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -21,7 +22,7 @@ from stoker.rundir import files
 from stoker.rundir.metrics_index import HEAD, Floats, MetricsFile
 from stoker.rundir.provenance import flatten, plain_value
 from stoker.rundir.safe_folder import SafeFolder, parse_json
-from stoker.rundir.status import Status, status_of
+from stoker.rundir.status import Status, last_epoch, status_of
 from stoker.storage.descriptors import closing_descriptor
 
 KINDS = {
@@ -39,6 +40,7 @@ MEASURED = tuple(kind for kind in KINDS if kind != "again")
 """The kinds that the ledger measures."""
 
 _LARGEST = 1e12
+_LEDGER_CHUNK = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -57,6 +59,7 @@ class Attempt:
     entries: list[Entry] = field(default_factory=list)
     pid: int | None = None
     processes: int | None = None
+    restarts: int | None = None
     end: str | None = None
     why: str = ""
 
@@ -82,16 +85,36 @@ class Attempt:
         return self.entries[-1].step
 
 
-def parse_ledger(lines: Iterable[bytes]) -> tuple[list[Attempt], int]:
-    """Return the attempts in the lines of a ledger, and the number of lines that are invalid."""
-    attempts: dict[str, Attempt] = {}
-    invalid = 0
-    for line in lines:
+class _LedgerFile:
+    """The attempts in a ledger. Each refresh reads only the lines that were added."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.attempts: dict[str, Attempt] = {}
+        self.invalid_lines = self._offset = self._file = 0
+
+    def refresh(self, file: int) -> None:
+        """Read what is new in the file with this descriptor."""
+        found = os.fstat(file)
+        if found.st_ino != self._file or found.st_size < self._offset:
+            self._reset()
+        self._file = found.st_ino
+        while data := os.pread(file, _LEDGER_CHUNK, self._offset):
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) < _LEDGER_CHUNK:
+                return  # a line that is still being written
+            for line in data[: end or None].split(b"\n"):
+                self._add(line)
+            self._offset += end or len(data)
+
+    def _add(self, line: bytes) -> None:
         try:
-            _add(attempts, parse_json(line))
+            _add(self.attempts, parse_json(line))
         except (ValueError, TypeError, KeyError):
-            invalid += bool(line.strip())
-    return list(attempts.values()), invalid
+            self.invalid_lines += bool(line.strip())
 
 
 def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
@@ -103,7 +126,8 @@ def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
     attempt = attempts.setdefault(name, Attempt(name))
     attempt.entries.append(entry)
     if row.get("event") == "begin":
-        attempt.pid, attempt.processes = (_count(row.get(key)) for key in ("pid", "processes"))
+        counts = [_count(row.get(key)) for key in ("pid", "processes", "restarts")]
+        attempt.pid, attempt.processes, attempt.restarts = counts
     elif row.get("event") == "end":
         attempt.end, attempt.why = str(row.get("end")), str(row.get("why", ""))
 
@@ -250,6 +274,7 @@ class RunReader:
     def __init__(self, folder: SafeFolder | str | Path, index: Path | None = None) -> None:
         self.folder = folder if isinstance(folder, SafeFolder) else SafeFolder(Path(folder))
         self.metrics = MetricsFile(lambda: self.folder.open(files.METRICS), index)
+        self._ledger = _LedgerFile()
         self._faults: dict[str, str] = {}
 
     @property
@@ -308,10 +333,11 @@ class RunReader:
         return self._guard(files.LEDGER, self._read_ledger, [])
 
     def _read_ledger(self) -> list[Attempt]:
-        attempts, invalid = parse_ledger(self.folder.lines(files.LEDGER))
-        if invalid:
+        with closing_descriptor(self.folder.open(files.LEDGER)) as file, self._ledger.lock:
+            self._ledger.refresh(file)
+        if invalid := self._ledger.invalid_lines:
             self._faults[files.LEDGER] = _invalid_lines(files.LEDGER, invalid)
-        return attempts
+        return [*self._ledger.attempts.values()]
 
     def checkpoints(self, *, verify: bool = False) -> list[CheckpointInfo]:
         """Return the checkpoints, newest first.
@@ -368,6 +394,10 @@ class RunReader:
         known = self.config() if config is None else config
         return status_of(self.folder, self.metrics.columns, known)
 
+    def last_epoch(self) -> dict[str, float]:
+        """Return the results of the last epoch in the log: means over all its samples."""
+        return last_epoch(self.folder)
+
     def cost(self) -> dict[str, Any]:
         """Return the contents of ``cost.json``."""
         return self._read(files.COST, _parse_object, {}, _LARGEST_JSON)
@@ -405,6 +435,20 @@ class RunReader:
             message = str(error).partition("\n")[0][:200] or type(error).__name__
             self._faults[name] = f"{name} is broken: {message}"
         return default
+
+
+def monitored_result(config: Mapping[str, Any]) -> tuple[str, Literal["min", "max"] | None]:
+    """Return the result that decides which checkpoint is the best, and which value is better.
+
+    Args:
+        config: what `RunReader.config` returned; the name is empty if it has no such result.
+    """
+    hooks = (key.removesuffix(".best") for key in config if re.fullmatch(r"hooks\..+\.best", key))
+    for place in ("run.checkpoint", *hooks):
+        name, mode = config.get(f"{place}.best"), config.get(f"{place}.mode")
+        if isinstance(name, str) and name:
+            return name, mode if mode in ("min", "max") else None
+    return "", None
 
 
 def flat_values(tree: Any) -> dict[str, Any]:

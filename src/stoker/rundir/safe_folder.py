@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from stoker.storage.descriptors import closing_descriptor, open_regular
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_LONGEST_LINE = 1 << 20
 
 
 class SafeFolder:
@@ -110,17 +109,6 @@ class SafeFolder:
                 return os.pread(file, limit, at)
         except (OSError, ValueError):
             return b""
-
-    def lines(self, name: str) -> Iterator[bytes]:
-        """Yield the complete lines of a file; a last line without its end is still being written.
-
-        Raises:
-            OSError: the file is missing, a link, or cannot be read.
-        """
-        with os.fdopen(self.open(name), "rb") as file:
-            while line := file.readline(_LONGEST_LINE):
-                if line.endswith(b"\n") or len(line) == _LONGEST_LINE:
-                    yield line
 
 
 def _stat(folder: int, name: str) -> os.stat_result | None:

@@ -15,6 +15,7 @@ from stoker.cli.common import (
     output_path,
 )
 from stoker.config.yaml_text import ConfigError
+from stoker.rundir.states import ending_of
 from stoker.storage import local_path
 
 _VAL_BATCHES = 2
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     job = build_job(_short_config(options))
     report = next(hook for hook in job.trainer.hooks if isinstance(hook, CostReport))
     history = job.fit()
-    if "Ctrl-C" in (history.stop_reason or ""):
+    if ending_of(history.stop_reason).interrupted:
         print("stoker: stopped by Ctrl-C before the profile was complete", file=sys.stderr)
         return INTERRUPTED
     dist.barrier()  # rank 0 must not delete the folder while others use it

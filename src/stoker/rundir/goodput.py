@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from stoker.rundir.reader import KINDS, MEASURED, Attempt, Entry
@@ -60,14 +60,30 @@ def goodput_of(attempts: Sequence[Attempt]) -> Goodput:
     What an attempt did after the step that a later one resumed from was lost: all of its time from
     there on is repeated work.
     """
-    seconds = dict.fromkeys(KINDS, 0.0)
-    repeated_steps, kept = 0, math.inf
-    for attempt in reversed(attempts):
-        repeated_steps += round(max(0, attempt.last_step - max(kept, attempt.first_step)))
+    by_attempt = seconds_by_attempt(attempts)
+    seconds = {kind: sum(one[kind] for one in by_attempt) for kind in KINDS}
+    repeated_steps = sum(
+        round(max(0, attempt.last_step - max(kept, attempt.first_step)))
+        for attempt, kept in zip(attempts, _kept(attempts), strict=True)
+    )
+    return Goodput(attempts, seconds, repeated_steps)
+
+
+def seconds_by_attempt(attempts: Sequence[Attempt]) -> list[dict[str, float]]:
+    """Return what each attempt spent, by kind."""
+    found = []
+    for attempt, kept in zip(attempts, _kept(attempts), strict=True):
+        seconds = dict.fromkeys(KINDS, 0.0)
         for kind, spent in _spent(attempt, kept):
             seconds[kind] += spent
-        kept = min(kept, attempt.first_step)
-    return Goodput(attempts, seconds, repeated_steps)
+        found.append(seconds)
+    return found
+
+
+def _kept(attempts: Sequence[Attempt]) -> list[float]:
+    """Return up to which step later attempts have kept the work of each."""
+    later = [float(attempt.first_step) for attempt in attempts[1:]]
+    return [*accumulate(reversed([*later, math.inf]), min)][::-1]
 
 
 def _spent(attempt: Attempt, kept: float) -> Iterator[tuple[str, float]]:
