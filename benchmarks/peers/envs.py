@@ -53,7 +53,7 @@ COMPOSER = (
 
 PEERS = [
     Peer("plain PyTorch", "plain", "torch"),
-    Peer("Stoker", "stoker", "", tuple(PROJECT["dependencies"])),
+    Peer("Stoker", "stoker", "", (*PROJECT["dependencies"], "h5py")),
     Peer("Lightning", "lightning", "lightning", ("lightning==2.6.6",)),
     Peer("Fabric", "fabric", "lightning", ("lightning==2.6.6",)),
     Peer("Accelerate", "accelerate", "accelerate", ("accelerate==1.15.0", "torchmetrics>=1.4")),

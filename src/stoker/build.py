@@ -103,7 +103,7 @@ class Job:
 
 
 @defer_dynamo()
-def build_job(config: Config, *, training: bool = True) -> Job:
+def build_job(config: Config, *, training: bool = True, hooks: Iterable[Hook] = ()) -> Job:
     """Check a config, seed, and build everything it describes, each node once.
 
     The order is: seed, loaders, model, criterion, optimizer, scheduler, step, hooks.
@@ -111,13 +111,14 @@ def build_job(config: Config, *, training: bool = True) -> Job:
     Args:
         config: the config.
         training: whether to build the optimizer, the scheduler and ``train_loader``.
+        hooks: hooks besides those of the config, which only observe.
 
     Raises:
         ConfigError: the config is invalid (all faults are listed, and nothing has been built), or
             building one of its parts failed.
     """
     try:
-        return _build(config, training)
+        return _build(config, training, hooks)
     except ConfigError:
         raise
     except Exception as error:
@@ -128,7 +129,7 @@ def build_job(config: Config, *, training: bool = True) -> Job:
         raise ConfigError(f"{kind}{sentence(error)}") from error
 
 
-def _build(config: Config, training: bool) -> Job:
+def _build(config: Config, training: bool, hooks: Iterable[Hook]) -> Job:
     dist.connect()
     tree = config.check(*(_TRAINING_PARTS if training else ("model",)))
     faults = _contradictions(tree, training)
@@ -153,14 +154,19 @@ def _build(config: Config, training: bool) -> Job:
     _set_up_torch(run)
     with config.importable():
         run = _with_batch_sizes(run, tree, config)
-        return _build_parts(config, tree, run, folder, training)
+        return _build_parts(config, tree, run, folder, training, hooks)
 
 
 _TRAINING_PARTS = ("model", "optimizer", "train_loader")
 
 
 def _build_parts(
-    config: Config, tree: Any, run: RunConfig, folder: RunFolder | None, training: bool
+    config: Config,
+    tree: Any,
+    run: RunConfig,
+    folder: RunFolder | None,
+    training: bool,
+    hooks: Iterable[Hook],
 ) -> Job:
     builder = Builder(config)
     layout = layout_of(run).filled(dist.world_size())
@@ -183,7 +189,7 @@ def _build_parts(
     settings = {name: getattr(run, name) for name in names}
     trainer = Trainer(
         Engine(model, optimizer, criterion, lr_scheduler=scheduler, layout=layout, **settings),
-        _hooks(builder, tree.get("hooks") or [], run, config),
+        [*_hooks(builder, tree.get("hooks") or [], run, config), *hooks],
         step=builder.build(tree.get("step"), "step"),
         accumulate=run.accumulate or 1,
         last_window=run.last_window,

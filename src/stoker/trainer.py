@@ -415,7 +415,6 @@ class Trainer:
         identity: Identity | None,
     ) -> Iterator[CheckpointManager]:
         """Restore the run, handle signals, seed, and fire the points around training."""
-        run = self.run
         manager = CheckpointManager(
             self._state(), hooks, lambda: self._last_validation, self.grace, identity
         )
@@ -437,7 +436,7 @@ class Trainer:
                 handling(manager.signals),
                 hooks.ending("after_train", self._control.drop_step),
             ):
-                if run.step == 0:
+                if manager.starts:
                     seed_shard(self.seed, self.engine.parallel_model.data_rank)
                 hooks.fire("before_train")
                 manager.begin(feeder)

@@ -49,7 +49,7 @@ def records(stoker):
 
 
 CASES = {
-    "train": ("cfg.yaml run.epochs=2 run.checkpoint.every=1ep", ["train"]),
+    "train": ("cfg.yaml run.epochs=2 run.checkpoint.every=1ep", ["epoch", "epoch", "train"]),
     "evaluate": ("cfg.yaml", ["evaluate"]),
     "predict": ("cfg.yaml -o out.csv", ["predict"]),
     "explain": ("cfg.yaml", ["explain"]),
@@ -94,8 +94,16 @@ def test_every_command_prints_records_that_match_the_schema(records):
 
 @pytest.mark.slow
 def test_the_record_of_a_training_has_its_folder_and_results(records):
-    code, (train,) = records("train", "cfg.yaml", "run.epochs=2")
+    code, (*epochs, train) = records("train", "cfg.yaml", "run.epochs=2")
     assert code == 0
+    assert [one["epoch"] for one in epochs] == [1, 2]
+    assert epochs[-1] == {
+        "record": "epoch",
+        "run": "runs/cfg",
+        "epochs": 2,
+        "total_steps": train["step"],
+        **{key: train[key] for key in ("epoch", "step", "metrics")},
+    }
     assert (train["run"], train["state"], train["epoch"]) == ("runs/cfg", "finished", 2)
     assert train["metrics"].keys() >= {"train/loss", "val/loss"}
     code, (status,) = records("status", "runs/cfg")
@@ -116,9 +124,10 @@ def test_ranks_print_each_record_and_each_line_once(folder, capfd):
     command = ["train", "cfg.yaml", "run.epochs=1", "--nproc", "2"]
     assert main([*command, "run.progress=true", "--json"]) == 0
     out, err = capfd.readouterr()
-    (train,) = map(json.loads, out.splitlines())
+    epoch, train = map(json.loads, out.splitlines())
+    CHECK.validate(epoch)
     CHECK.validate(train)
-    assert train["run"] == "runs/cfg"
+    assert (epoch["epoch"], train["run"]) == (1, "runs/cfg")
     assert err.count("epoch 1/1") == 1
     assert main([*command, "run.name=text", "-q"]) == 0
     out, err = capfd.readouterr()

@@ -6,6 +6,9 @@ Each page in docs/ shows a script of another trainer, which is a file in tests/f
 and the same for Stoker, which is its first Python block. Both run with the pinned torch: the other
 trainer in an environment of its own, made by benchmarks/peers. A pair is equal if the losses agree
 to 1e-5 and the weights to 1e-4; each line also says whether they agree bit for bit.
+
+Then each trainer trains four epochs with AdamW and with SGD, and Stoker imports its checkpoint of
+the second and trains the other two (tests/foreign/imports): their weights must agree, too.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("switchers")
+IMPORTS = Path(__file__).with_name("imports")
 sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 
 from envs import PEERS, UnavailableError, default_folder, python_of, version_of  # noqa: E402
@@ -92,6 +96,54 @@ def compare(name: str, envs: Path, folder: Path) -> bool:
     return agree
 
 
+MOST = {"lightning": 0.0, "ignite": 0.0, "huggingface": 0.0, "keras": 2e-6}
+"""The largest difference of a weight that a continued training may have.
+
+Keras computes the same updates in another order of operations.
+"""
+
+
+def trained(command: list[str | Path], folder: str) -> tuple[str, dict[str, list[float]]]:
+    """Return what a script of tests/foreign/imports prints: a checkpoint, and the last weights."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not found:
+        raise SystemExit(f"{command} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+    checkpoint, weights = json.loads(found[-1].removeprefix("RESULT "))
+    return checkpoint, {name: flat(one) for name, one in weights.items()}
+
+
+def flat(value: float | list) -> list[float]:
+    """Return the numbers of a nested list."""
+    return [value] if isinstance(value, float) else [one for part in value for one in flat(part)]
+
+
+def continued(name: str, envs: Path) -> bool:
+    """Continue what another trainer has trained; print a line for each optimizer."""
+    peer = next(one for one in PEERS if one.module == PAIRS[name])
+    stoker = next(one for one in PEERS if one.module == "stoker")
+    log = lambda text: print(text, file=sys.stderr)
+    pythons = [python_of(one, envs, log) for one in (peer, stoker)]
+    agreed = []
+    for kind in ("adamw", "sgd"):
+        with tempfile.TemporaryDirectory() as folder:
+            script = IMPORTS / f"{name}_train.py"
+            checkpoint, theirs = trained([pythons[0], script, kind, folder], folder)
+            script = IMPORTS / "stoker_continue.py"
+            _, ours = trained([pythons[1], script, name, kind, checkpoint], folder)
+        pairs = zip(flat(list(theirs.values())), flat(list(ours.values())), strict=True)
+        gap = max(abs(a - b) for a, b in pairs)
+        agreed.append(gap <= MOST[name])
+        bits = "the same bits" if gap == 0 else f"largest difference of a weight {gap:.1e}"
+        differ = "" if agreed[-1] else f"; MORE THAN {MOST[name]}"
+        print(f"{peer.name}, {kind}, imported after 30 of 60 steps: {bits}{differ}", flush=True)
+    return all(agreed)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="*", default=list(PAIRS), help=", ".join(PAIRS))
@@ -105,6 +157,7 @@ def main() -> int:
         for name in arguments.pages:
             try:
                 agreed.append(compare(name, arguments.envs, Path(folder)))
+                agreed.append(continued(name, arguments.envs))
             except UnavailableError as error:
                 print(f"{name}: cannot be installed: {error}")
                 agreed.append(False)

@@ -1,11 +1,16 @@
 """What a person sees in a terminal of some width, captured from a real pseudo-terminal."""
 
+import logging
 import re
+import sys
 
 import pytest
 import torch
 
 from stoker import Trainer, hooks
+from stoker.cli import main
+from stoker.cli.output import note
+from stoker.core.log import get_logger
 from stoker.hooks import Callback
 from stoker.hooks.terminal import Level, format_clock, grid, results
 from support.pseudo_terminal import pseudo_terminal
@@ -224,3 +229,48 @@ def test_results_that_fit_are_one_line():
     table = "epoch 1  2 s\n  loss            1\n  accuracy      0.5"
     assert results("epoch 1", cells, "2 s", 30) == table
     assert results("epoch 1", [], "2 s", 3) == "epoch 1  2 s"
+
+
+SENTENCE = (
+    "resuming the run in runs/first, which was made differently: optimizer.lr was 0.1 and is 0.01; "
+    "model.width was 64 and is 128. Optimizer and scheduler stay as saved"
+)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("during", [False, True], ids=["alone", "above a bar"])
+def test_log_lines_break_between_words(monkeypatch, columns, during):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of pytest
+    with pseudo_terminal(monkeypatch, columns) as terminal:
+        if during:
+            fit(Callback(before_epoch=lambda run: get_logger().warning(SENTENCE)), epochs=1)
+        else:
+            get_logger().warning(SENTENCE)
+        lines = terminal.screen()
+    shown = lines[: next((n for n, one in enumerate(lines) if one.startswith("epoch")), None)]
+    assert " ".join(line.strip() for line in shown) == f"warning: {SENTENCE}"
+    assert max(map(len, shown)) < columns
+    assert all(line.startswith("  ") for line in shown[1:])
+
+
+HINT = (
+    "next: stoker evaluate config.yaml, or change a value: stoker train config.yaml optimizer.lr=…"
+)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_errors_and_hints_of_commands_break_between_words(monkeypatch, columns, tmp_path):
+    with pseudo_terminal(monkeypatch, columns) as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal.stream)
+        note(HINT)
+        assert main(["train", "config.yaml", "--nproc", "2", "--on", "ray"]) == 2
+        lines = terminal.screen()
+    words = " ".join(line.strip() for line in lines)
+    assert words.startswith(HINT)
+    assert "stoker: " in words
+    assert max(map(len, lines)) < columns
+
+
+def test_a_pipe_gets_complete_lines(capsys):
+    note(SENTENCE)
+    assert capsys.readouterr().out == f"{SENTENCE}\n"

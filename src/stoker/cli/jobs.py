@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from stoker.build import Job, build_job
@@ -12,6 +13,7 @@ from stoker.config import ConfigError, load
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
+from stoker.hooks import Hook
 from stoker.resume.weights import load_weights
 from stoker.rundir import files
 from stoker.rundir.folder import RunFolder
@@ -24,13 +26,15 @@ _NOT_TRAINED = ("val_loader", "predict_loader", "hooks")
 """The parts of a config that trained weights do not depend on."""
 
 
-def job_from(options: argparse.Namespace, *, training: bool = True) -> Job:
-    """Build the job that the config and the overrides describe."""
+def job_from(
+    options: argparse.Namespace, *, training: bool = True, hooks: Iterable[Hook] = ()
+) -> Job:
+    """Build the job that the config and the overrides describe, with more hooks that observe."""
     silent = ["run.progress=false"] if options.quiet else []
     config = load(options.config, [*options.overrides, *silent], allow=options.allow)
     with frozen_imports():
         config.faults()  # imports the modules that the config names
-    return build_job(config, training=training)
+    return build_job(config, training=training, hooks=hooks)
 
 
 def trained_job(options: argparse.Namespace) -> tuple[Job, Path]:

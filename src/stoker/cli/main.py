@@ -23,6 +23,7 @@ from stoker.core.errors import (
     is_sentence,
     sentence,
 )
+from stoker.core.wrap import wrapped
 
 _COMMANDS = {
     "train": ("train", "Train the model that a config describes."),
@@ -105,7 +106,7 @@ def _report(error: StokerError | ValueError | TypeError) -> int:
     if len(faults) > 1:
         print(f"stoker: {len(faults)} errors", file=sys.stderr)
     for one in faults:
-        print(f"stoker: {one}", file=sys.stderr)
+        print(wrapped(f"stoker: {one}", sys.stderr), file=sys.stderr)
     is_usage = isinstance(error, ConfigError | UnsupportedURLError)
     code = error.code if isinstance(error, RankFailed) else USAGE if is_usage else FAILED
     output.emit_error(faults, code)

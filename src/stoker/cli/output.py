@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from stoker.core.wrap import wrapped
+
 
 @dataclass
 class _Output:
@@ -58,7 +60,7 @@ def emit(record: str, text: str | Sequence[str] = (), /, **fields: Any) -> None:
 def note(text: str) -> None:
     """Print a hint for people, on stdout."""
     if not _current.json and not _current.quiet:
-        _current.write(text)
+        _current.write(wrapped(text, _current.stream or sys.stdout))
 
 
 def emit_error(faults: Sequence[str], code: int) -> None:

@@ -41,9 +41,10 @@ def run(options: argparse.Namespace) -> int:
     if options.eval_only:
         return evaluate.run(options)
     with frozen_imports():
+        from stoker.cli.epoch_records import EpochRecords
         from stoker.cli.jobs import job_from
         from stoker.core import dist
-    job = job_from(options)
+    job = job_from(options, hooks=[EpochRecords()] if options.json else [])
     try:
         history = job.fit(fast_dev_run=options.fast_dev_run)
     except Preempted:

@@ -48,6 +48,9 @@ class Parallel:
     )
     virtual: int | None = _option(None, "Pipeline: stages per process.", rules.at_least(1))
     unused: bool = _option(False, "Replicas: allow parameters that a step does not use.")
+    sync_batchnorm: bool = _option(
+        False, "Batch norms use the statistics of the batches of all processes."
+    )
 
 
 @dataclass(frozen=True)

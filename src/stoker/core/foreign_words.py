@@ -23,7 +23,7 @@ LIGHTNING = {
     "devices": "launch.run(nproc=…)",
     "num_nodes": "Engine(layout=Layout(replicate=-1)) under torchrun",
     "strategy": "Engine(layout=Layout(…))",
-    "sync_batchnorm": "nn.SyncBatchNorm.convert_sync_batchnorm(model) before Engine(…)",
+    "sync_batchnorm": "Engine(…, layout=Layout(replicate=-1, sync_batchnorm=True))",
     "precision": "Engine(precision=…)",
     "gradient_clip_val": "Engine(clip_norm=…)",
     "gradient_clip_algorithm": "Engine(clip_norm=…) or Engine(clip_value=…)",

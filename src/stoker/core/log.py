@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.core import dist
+from stoker.core.wrap import wrapped
 from stoker.rundir import files
 
 _FILE_FORMAT = logging.Formatter(
@@ -85,7 +86,7 @@ class _Terminal(logging.Handler):
             return  # the program has configured logging, which shows the record already
         loud = record.levelno >= logging.WARNING
         label = f"{record.levelname.lower()}: " if loud else ""
-        print(label + record.getMessage(), file=sys.stderr)
+        print(wrapped(label + record.getMessage(), sys.stderr), file=sys.stderr)
 
 
 @contextmanager

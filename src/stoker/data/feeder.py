@@ -114,6 +114,10 @@ class BatchFeeder:
                 "last_window='flush' or a smaller accumulate"
             )
 
+    def another_pass(self) -> "BatchFeeder":
+        """Return a feeder for a pass over the same data, batch by batch."""
+        return BatchFeeder(self.loader, limit=self._max_batches, name=self._name, shard=self._shard)
+
     @property
     def batches(self) -> int | None:
         """The number of batches per pass; None if the loader has no length."""

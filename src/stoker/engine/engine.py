@@ -96,7 +96,8 @@ class Engine:
         self.model = model.to(self.device)
         check_optimizer(optimizer, model, criterion)
         self.described: dict[str, Any] | None = None
-        if self.layout.processes > self.layout.replicate:  # the model is about to be split
+        is_split = self.layout.processes > self.layout.replicate
+        if is_split or self.layout.sync_batchnorm:  # the model is about to be changed
             self.described = describe_model(model, optimizer)
         compile_blocks(model, compile)
         self.parallel_model = wrap_model(

@@ -88,6 +88,7 @@ class PlainSchedule:
         total, weighted = 0.0, False
         for index, (batch, size) in enumerate(zip(batches, context.sizes, strict=True)):
             last = index == len(batches) - 1
+            engine.parallel_model.begin_batch(size)
             with nullcontext() if last else engine.parallel_model.sync(enabled=False):
                 result = context.forward(engine, engine.place(batch))
                 weighted = weighted or has_weight(result)

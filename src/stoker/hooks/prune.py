@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stoker.core import dist
 from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
@@ -14,6 +15,11 @@ class Prune(ResultHook):
             raise optuna.TrialPruned(history.stop_reason)
 
     The run ends as stopped, not as failed: raise `optuna.TrialPruned` after the fit, not within.
+    A trial that has trained to its end is complete and not pruned. The trial is no part of the
+    identity of the run: one with the same values resumes what another has begun.
+
+    In a job of several ranks, the trial of rank 0 gets the results and decides for all of them;
+    the others may pass None.
 
     Args:
         trial: The trial, with ``report(value, step)`` and ``should_prune()``.
@@ -21,18 +27,33 @@ class Prune(ResultHook):
         mode: ``"min"`` or ``"max"``; None infers it from the name where that is unambiguous.
     """
 
+    observes = True  # the study decides; up to then a pruned run is the same as any other
+
     def __init__(self, trial: Any, monitor: str = "val/loss", *, mode: Mode | None = None) -> None:
-        for method in ("report", "should_prune"):
-            if not callable(getattr(trial, method, None)):
-                raise TypeError(
-                    f"trial is a {type(trial).__name__} without {method}(), expected optuna's trial"
-                )
+        if trial is not None or dist.world_size() == 1:
+            _check_trial(trial)
         super().__init__(Monitor(monitor, mode))
         self.trial = trial
-        self.same_on_all_ranks = False  # each rank may have a trial of its own
+        self.same_on_all_ranks = False  # only rank 0 has a trial
+
+    def before_train(self, run: Run) -> None:
+        """Check that the rank that reports has a trial."""
+        super().before_train(run)
+        if dist.is_main():
+            _check_trial(self.trial)
 
     def on_result(self, run: Run, value: float) -> None:
-        """Report the result."""
+        """Report the result on rank 0."""
+        if not dist.is_main():
+            return
         self.trial.report(value, run.step)
-        if self.trial.should_prune():
+        if self.trial.should_prune() and not run.limit_reached:
             run.stop(f"pruned at {self.monitor.name} {value:.6g}")
+
+
+def _check_trial(trial: Any) -> None:
+    for method in ("report", "should_prune"):
+        if not callable(getattr(trial, method, None)):
+            raise TypeError(
+                f"trial is a {type(trial).__name__} without {method}(), expected optuna's trial"
+            )

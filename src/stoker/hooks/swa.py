@@ -1,5 +1,6 @@
 """`SWA`: stochastic weight averaging."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from stoker.core.errors import check_number
 from stoker.core.seed import preserve_rng
 from stoker.core.tree import local_part
 from stoker.data import BatchFeeder
-from stoker.engine import unwrap
+from stoker.engine import Engine, unwrap
 from stoker.engine.batch import call_model, split_inputs
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
@@ -21,7 +22,8 @@ class SWA(Hook):
         hooks=[*hooks.default(), hooks.SWA(start_epoch=8)]
 
     The statistics of batch norms do not belong to averaged weights, so they are computed again, in
-    one more pass over the training data. For the learning rate of the averaged epochs, pass
+    one more pass over the training data; in a job of several ranks, each reads its own share and
+    the means are over all of them. For the learning rate of the averaged epochs, pass
     `torch.optim.swa_utils.SWALR` to the engine. Validation during training uses the weights of
     training.
 
@@ -94,9 +96,24 @@ class SWA(Hook):
                 norm.reset_running_stats()
                 norm.momentum = None  # a plain mean over all batches
             with run.engine.mode(training=True), preserve_rng(*feeder.generators()):
-                for batch in feeder.loader:
-                    call_model(run.engine, run.engine.place(split_inputs(batch)[0]))
+                self._measure(run.engine, feeder.another_pass(), norms)
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
-        run.engine.parallel_model.sync_buffers()
+
+    def _measure(
+        self, engine: Engine, feeder: BatchFeeder, norms: list[nn.modules.batchnorm._BatchNorm]
+    ) -> None:
+        """Run the model over this rank's data, and average the statistics over all ranks."""
+        parallel, synced = engine.parallel_model, engine.layout.sync_batchnorm
+        for window in feeder:
+            parallel.begin_batch(0 if feeder.padding else 1)
+            counts = synced or not feeder.padding  # other ranks may wait for the padding batch
+            with nullcontext() if counts else engine.mode(training=False):
+                call_model(engine, engine.place(split_inputs(window[0])[0]))
+        for norm in norms:
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            batches = float(norm.num_batches_tracked or 0)
+            parallel.average(batches, norm.running_mean, norm.running_var)
+        parallel.sync_buffers()

@@ -33,7 +33,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "blocks": ((str, type(None)), "a pattern of module names"),
     "plan": ((str, Mapping), "'auto' or operations by layer"),
     **dict.fromkeys(("sequence", "split"), ((Sequence, type(None)), "a list of module names")),
-    **dict.fromkeys(("reshard", "offload", "unused"), ((bool,), "True or False")),
+    **dict.fromkeys(("reshard", "offload", "unused", "sync_batchnorm"), ((bool,), "True or False")),
 }
 """The types of options, and how a message describes them."""
 
@@ -74,6 +74,8 @@ class Layout:
         virtual: for pipeline: the number of stages per process; by default 1, or 2 for
             "interleaved".
         unused: for replicate: allow parameters that are not used in a step.
+        sync_batchnorm: for replicate and shard: batch norms use the mean and the variance of the
+            batches of all processes instead of their own.
     """
 
     replicate: int = 1
@@ -91,6 +93,7 @@ class Layout:
     microbatches: int | None = None
     virtual: int | None = None
     unused: bool = False
+    sync_batchnorm: bool = False
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -153,6 +156,8 @@ class Layout:
             unneeded = {*_OPTIONS[open_]} - {"dtype"} if size == 1 else ()  # dtype changes results
             fields = type(self).__dataclass_fields__
             changes: dict[str, Any] = {name: fields[name].default for name in unneeded}
+            if processes == 1:
+                changes["sync_batchnorm"] = False  # the statistics are those of all processes
             return replace(self, **changes | {open_: size})
         if open_ is None and processes == needed:
             return self
@@ -187,6 +192,14 @@ class Layout:
                     raise ValueError(
                         f"{name} is an option of {size}, but {size} is 1: leave {name} out"
                     )
+        self._check_data_options()
+
+    def _check_data_options(self) -> None:
+        if self.sync_batchnorm and (self.data_ranks == 1 or self.pipeline != 1):
+            raise ValueError(
+                f"sync_batchnorm is an option of replicate and shard, but the layout is {self}: "
+                "leave sync_batchnorm out"
+            )
         if self.unused and self.replicate != self.processes:
             raise ValueError(
                 f"unused is an option of replicate alone: layout {self} allows unused parameters "

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from stoker.core import dist
 from stoker.core.tree import is_sharded, map_tensors
 from stoker.core.types import Batch
+from stoker.parallel.batch_norm import BatchStatistics, sync_batch_norms
 from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import MESH_ORDER, Layout
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
@@ -57,6 +58,12 @@ class ParallelModel:
 
     def sync_buffers(self) -> None:
         """Copy buffers from the first process, so that all evaluate the same model."""
+
+    def begin_batch(self, size: float) -> None:
+        """Prepare for the forward pass of a batch of that weight; 0 for a padding batch."""
+
+    def average(self, weight: float, *tensors: Tensor) -> None:
+        """Replace tensors by their weighted mean over the data ranks. All of these must call it."""
 
     def gather_lockstep(self, *numbers: float) -> list[list[float]]:
         """Return the numbers of all processes that must run the model as often as this one.
@@ -131,6 +138,9 @@ class Distributed(ParallelModel):
         self.data_group = self._group(data_dims) if data_dims else None
         self.data_rank = c10d.get_rank(self.data_group) if data_dims else 0
         self._only_replicates = self._dims == ("replicate",)
+        self._statistics: BatchStatistics | None = None
+        if layout.sync_batchnorm and self.data_group is not None:
+            self._statistics = sync_batch_norms(model, self.data_group)
         self._syncs = [self._split(layout, model, one_optimizer=one_optimizer)]
 
     def _split(self, layout: Layout, model: nn.Module, *, one_optimizer: bool) -> GradientSync:
@@ -187,6 +197,22 @@ class Distributed(ParallelModel):
         """Copy buffers from the first process, so that all evaluate the same model."""
         for sync in self._syncs:
             sync.sync_buffers()
+
+    def begin_batch(self, size: float) -> None:
+        """Prepare for the forward pass of a batch of that weight; 0 for a padding batch."""
+        if self._statistics is not None:
+            self._statistics.counted = size > 0
+
+    def average(self, weight: float, *tensors: Tensor) -> None:
+        """Replace tensors by their weighted mean over the data ranks. All of these must call it."""
+        if self.data_group is None:
+            return
+        total = torch.tensor(weight, dtype=torch.float64, device=tensors[0].device)
+        c10d.all_reduce(total, group=self.data_group)
+        for tensor in tensors:
+            share = tensor.detach() * (weight / float(total))
+            c10d.all_reduce(share, group=self.data_group)
+            tensor.copy_(share)
 
     def gather_lockstep(self, *numbers: float) -> list[list[float]]:
         """Return the numbers of all processes that must run the model as often as this one."""

@@ -17,6 +17,7 @@ from stoker.core.log import get_logger
 from stoker.core.tree import is_sharded
 from stoker.engine.engine import Engine, unwrap
 from stoker.parallel import Layout, local_weights, tied_names
+from stoker.resume.imported import fit_imported, is_imported
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import local_path
@@ -191,6 +192,8 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
         for key, value in state.items():
             if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
                 state[key] = local_weights(model, value, all_names=False)
+    if is_imported(loaded.info):
+        return fit_imported(loaded, engine)
     own = loaded.own or {}
     loaded.shared["hooks"] |= own.get("hooks", {})
     loaded.shared |= {part: own[part] for part in ("events", "step") if part in own}

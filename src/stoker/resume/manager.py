@@ -186,6 +186,11 @@ class CheckpointManager:
         return self._run.done and not (self.restored is not None and self.restored.within_epoch)
 
     @property
+    def starts(self) -> bool:
+        """Whether training starts here: from scratch, or from what another trainer saved."""
+        return self.restored.is_imported if self.restored is not None else self._run.step == 0
+
+    @property
     def has_epoch(self) -> bool:
         """Whether there is an epoch to run: a new one, or the rest of one."""
         return self.restored is not None or not self._run.done
@@ -193,12 +198,13 @@ class CheckpointManager:
     def begin(self, feeder: BatchFeeder) -> None:
         """Begin training: from the restored state, or with a first save."""
         self._record.write()
+        starts = self.starts
         if self.checkpoints is not None:
             self._state.track(feeder)
         if self.restored is not None and not self.restored.within_epoch:
             self._finish_restore()
             feeder.restore_state()
-        elif self.restored is None and self._run.step == 0:
+        if starts:
             self._save(feeder, "between", wait=True)  # so that there is always one to resume from
 
     def begin_epoch(self) -> bool:

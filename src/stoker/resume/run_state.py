@@ -22,6 +22,7 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
+from stoker.resume.imported import is_imported
 from stoker.resume.lookup import was_saved_in_another_layout
 from stoker.resume.stretch_schedule import ScheduleLength
 from stoker.resume.user_objects import saved_by_others, training_roots
@@ -193,7 +194,8 @@ class RunState:
 
     def _log_unmatched_hooks(self, states: Mapping[str, Any]) -> None:
         names = {hook.name for hook in self.hooks}
-        for name in sorted(names - states.keys()):
+        new = {hook.name for hook in self.hooks if not hook.observes} - states.keys()
+        for name in sorted(new):
             _log.info(f"resume: hook {name!r} is new and has no saved state")
         for name in sorted(name for name in states.keys() - names if states[name]):
             _log.info(f"resume: hook {name!r} is missing, its saved state is dropped")
@@ -231,6 +233,11 @@ class Restored:
     def within_epoch(self) -> bool:
         """Whether the run resumes in the middle of an epoch."""
         return bool(self.saved.shared["run"]["stage"] == "within")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the state was saved by another trainer, without random numbers and data."""
+        return is_imported(self.saved.info)
 
     @property
     def owes_validation(self) -> bool:

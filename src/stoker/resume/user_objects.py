@@ -21,7 +21,8 @@ def training_roots(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the model, the criterion, the step, the hooks and the validation data, with names.
 
-    Steps and hooks with a ``state_dict`` are left out unless ``stateful`` asks for them.
+    Steps and hooks with a ``state_dict`` are left out unless ``stateful`` asks for them, and
+    Stoker's own hooks that only observe always.
     """
     engine = run.engine
     yield "model", engine.model
@@ -30,7 +31,7 @@ def training_roots(
     if stateful or not isinstance(step, Stateful):
         yield "step", step
     for hook in hooks:
-        if stateful or not _saves_itself(hook):
+        if (stateful or not _saves_itself(hook)) and not _is_stock_observer(hook):
             yield f"hook {hook.name}", hook
     for name, scheduler in engine.lr_schedulers.items():
         yield f"lr_scheduler {name}".rstrip(), vars(scheduler).get("lr_lambdas", [])
@@ -53,3 +54,8 @@ def _saves_itself(hook: Hook) -> bool:
     """Return whether a user has written a ``state_dict`` for this hook."""
     owner = next(cls for cls in type(hook).__mro__ if "state_dict" in vars(cls))
     return not is_of_stoker(owner)
+
+
+def _is_stock_observer(hook: Hook) -> bool:
+    """Return whether nothing that a hook holds has an effect on training, such as a trial."""
+    return hook.observes and is_of_stoker(type(hook))

@@ -23,6 +23,9 @@ MAY_CHANGE = {
 }
 """The parts of a config that may change when a run is resumed."""
 
+_OF_ARITHMETIC = {"run.parallel.sync_batchnorm"}
+"""The parts of these that change what is trained."""
+
 _MAY_CHANGE_IN_SCRIPTS = OF_LENGTH | OF_LAYOUT | {"workers", "nproc"}
 _BATCH = ("accumulate", "train data.batch_size")
 
@@ -82,7 +85,7 @@ class Identity:
 
     def _may_change(self, key: str) -> bool:
         if self.is_config:
-            return ".".join(key.split(".")[:2]) in MAY_CHANGE
+            return key not in _OF_ARITHMETIC and ".".join(key.split(".")[:2]) in MAY_CHANGE
         return key.rpartition(".")[2] in _MAY_CHANGE_IN_SCRIPTS
 
     def _excused(self, key: str, before: "Identity") -> bool:

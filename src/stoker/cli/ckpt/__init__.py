@@ -12,6 +12,7 @@ from importlib import import_module
 from stoker.cli import output
 from stoker.cli.common import FAILED, USAGE, add_allow, frozen_imports, set_known
 from stoker.core.errors import CheckpointError
+from stoker.core.wrap import wrapped
 
 _PATH = "A run folder, its checkpoints folder, or one checkpoint."
 _ONE = "A checkpoint, or a run folder for its newest valid checkpoint."
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         raise
     except OSError as error:
         fault = f"'{error.filename}' cannot be read: {error.strerror}"
-    print(f"stoker: {fault}", file=sys.stderr)
+    print(wrapped(f"stoker: {fault}", sys.stderr), file=sys.stderr)
     code = USAGE if options.action == "diff" else FAILED  # diff uses 1 for a difference
     output.emit_error([fault], code)
     return code
@@ -115,9 +116,16 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="A Lightning .ckpt, a .pt, .pth, .bin or .safetensors file, or a Hugging Face folder.",
+        help="A Lightning .ckpt, a .pt, .pth, .bin, .safetensors or .keras file, or a folder that "
+        "the Hugging Face Trainer saved.",
     )
-    _add_output(parser, "The .safetensors file to write.")
+    _add_output(
+        parser,
+        "The folder to write a checkpoint to, which a run can start from; or a .safetensors file "
+        "for the weights alone.",
+    )
+    parser.add_argument("--step", metavar="N", type=int, help="Updates so far, if unknown.")
+    parser.add_argument("--epoch", metavar="N", type=int, help="Epochs finished, if unknown.")
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -146,7 +154,7 @@ _ACTIONS = {
     "export": ("export:export", "Write the weights to .safetensors, .pt or .onnx.", _add_export),
     "import": (
         "import_:import_",
-        "Convert weights of another framework to .safetensors.",
+        "Convert a checkpoint of another trainer, or its weights alone.",
         _add_import,
     ),
 }
