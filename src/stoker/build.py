@@ -29,7 +29,8 @@ from stoker.resume.lookup import find_checkpoint
 from stoker.run import total_steps
 from stoker.rundir import files
 from stoker.rundir.folder import RunFolder, has_checkpoints
-from stoker.storage import local_path
+from stoker.storage import working_folder
+from stoker.storage.mirror import located
 from stoker.trainer import Trainer
 
 
@@ -203,7 +204,7 @@ def _build_parts(
 def _run_folder(config: Config, run: RunConfig) -> RunFolder | None:
     if run.dir is None:
         return None
-    return RunFolder(local_path(run.dir, "run.dir") / (run.name or config.name))
+    return RunFolder(working_folder(run.dir, "run.dir") / (run.name or config.name))
 
 
 def _batch_size(run: RunConfig, loader: Any) -> dict[str, int]:
@@ -257,7 +258,7 @@ def _check_folder(folder: RunFolder, resume: str) -> None:
     folder.choose(resume)
     if resume in ("auto", "never"):
         return
-    places = [folder.path] if resume == "must" else [path := local_path(resume), path.parent]
+    places = [folder.path] if resume == "must" else [path := located(resume), path.parent]
     if not any(has_checkpoints(place) or Checkpoints(place).list() for place in places):
         try:
             find_checkpoint(resume, Checkpoints(folder.path / files.CHECKPOINTS))

@@ -29,6 +29,7 @@ from stoker.hooks.base.agreement import with_agreement
 from stoker.hooks.base.dispatch import HookList, check_hooks
 from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.hooks.upload import upload_hooks
 from stoker.resume.describe_run import identity_of, loaders_by_name
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
@@ -63,8 +64,8 @@ class Trainer:
         accumulate: how many batches of the loader make one step.
         last_window: what to do with a last accumulation window of fewer batches: "flush" makes a
             smaller step of it, "drop" leaves it out.
-        run_dir: the folder of the run. The same run is resumed in it; any other is left alone, and
-            the new run gets a folder next to it.
+        run_dir: the folder of the run, or its URL in an object store. The same run is resumed in
+            it; any other is left alone, and the new run gets a folder next to it.
         seed: seeds all random numbers when training begins; the model exists before that, so seed
             its initialisation yourself.
         grace: seconds allowed for the final checkpoint after SIGTERM or SIGUSR1.
@@ -107,6 +108,7 @@ class Trainer:
         self._control = RunControl(self.run)
         self.history = History()
         given = check_hooks(stock.default() if hooks is None else hooks)
+        given += upload_hooks(self._folder)
         self.hooks = HookList(with_agreement(given), self.run)
         self._last_validation = ValidationRecord(-1, dist.now(), 0.0)
         self._attached = self._busy = self._dev_run = False
@@ -348,7 +350,7 @@ class Trainer:
 
     def load(self, path: str | Path) -> None:
         """Load a checkpoint, or the newest of a folder or run; the next fit resumes from it."""
-        first_readable(find_candidates(local_path(path), None), self._load)
+        first_readable(find_candidates(path, None), self._load)
 
     def _load(self, path: Path) -> None:
         self._state().restore_trained(load_checkpoint(path, self.engine).shared)

@@ -2,22 +2,25 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import checkpoint_name, list_steps
+from stoker.checkpoint.format.names import checkpoint_name, list_steps, open_checkpoint
 from stoker.checkpoint.read.load import Loaded, read_checkpoint, verify_checkpoint
 from stoker.checkpoint.retention import Best, Retention
 from stoker.checkpoint.sharding.rank_channel import RankChannel
-from stoker.checkpoint.sharding.shared_folder import check_shared
-from stoker.checkpoint.write.commit import Background, clean, commit
+from stoker.checkpoint.sharding.shared_folder import check_shared, is_shared
+from stoker.checkpoint.write.commit import Background, clean, commit, stores_once
 from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
+from stoker.checkpoint.write.upload import upload
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
-from stoker.storage import Lease, Storage, open_storage
+from stoker.storage import Lease, LocalStorage, Storage, local_path, open_storage, store_url, url_of
+from stoker.storage.locations import copy_folder
 
 Paths: TypeAlias = list[Path]
 Faults: TypeAlias = list[str]
@@ -35,13 +38,21 @@ class Checkpoints:
     ...         model.load_state_dict(checkpoints.load(path).shared["model"])
     ...     checkpoints.save(500, {"model": model.state_dict()})
 
+    In the working folder of a run whose place is a store, checkpoints are in the folder, in the
+    store, or in both: `list` has all, and `upload` copies one to the store. If the ranks do not
+    share that folder, `save` writes straight to the store.
+
     Args:
-        folder: where checkpoints are stored, as a path or a `Storage`; it is made when opened.
+        folder: where checkpoints are stored, as a path, a URL or a `Storage`; it is made when
+            opened.
         keep: how many of the newest to keep; None keeps all.
         keep_every: keep those whose step is a multiple of it for good.
         best: keep those with the best metric while they are the best.
         on_saved: called with the path of every checkpoint when it is complete on disk and old ones
             are removed, on rank 0, in the thread that wrote it.
+
+    Attributes:
+        is_direct: whether saves go straight to the store.
     """
 
     def __init__(
@@ -54,15 +65,20 @@ class Checkpoints:
         on_saved: Callable[[Path], None] | None = None,
     ) -> None:
         self._storage = open_storage(folder, "the folder of checkpoints")
-        self.folder = Path(str(self._storage))
+        self.folder = _local_folder(folder, self._storage)
+        self._store = _store_behind(self._storage, self.folder)
+        self.is_direct = False
         self.background = Background()
         self._on_saved = on_saved
         self._retention = Retention(keep, keep_every, best)
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []
+        self._uploading: int | None = None
+        self._unsaved: Exception | None = None
         self._channel: RankChannel | None = None
         self._snapshotter: Snapshotter | None = None
         self._owner = 0
         self._infos: dict[int, dict[str, Any] | None] = {}
+        self._stored_infos: dict[int, dict[str, Any] | None] = {}
 
     def open(self) -> None:
         """Become the only run that writes here, and clean up what a killed run left.
@@ -75,22 +91,28 @@ class Checkpoints:
         channel = RankChannel()
         with channel.fail_together():
             if channel.rank == 0:
-                self._take_lease()
+                self._take_leases()
         try:
-            check_shared(self._storage, channel)
+            self._check_shared(channel)
         except BaseException:
-            self._release_lease()
+            self._release_leases()
             raise
         self._owner = int(channel.all_gather(os.getpid())[0])
         self._channel, self._snapshotter = channel, Snapshotter(channel)
 
     def close(self) -> None:
-        """Wait for the save in progress and let other runs write here."""
+        """Wait for the save in progress and let other runs write here.
+
+        Raises:
+            CheckpointError: the last save could not be written to the store.
+        """
         try:
             self.wait()
+            if self._unsaved is not None:
+                raise self._unsaved
         finally:
-            self._release_lease()
-            self._channel = self._snapshotter = None
+            self._release_leases()
+            self._channel = self._snapshotter = self._unsaved = None
 
     def __enter__(self) -> Self:
         self.open()
@@ -112,10 +134,13 @@ class Checkpoints:
         info: dict[str, Any] | None = None,
         *,
         wait: bool = False,
+        required: bool = True,
     ) -> Path:
         """Copy the state and return; it is written in the background.
 
-        If a save is still in progress, wait for it first; if it has failed, raise its error.
+        If a save is still in progress, wait for it first; if it has failed, raise its error. On the
+        way to a store that does not answer, a save may take long, and training is not to wait for
+        it: then a save that is not required is left out, and a failed one is logged.
 
         Args:
             step: names the checkpoint; one of the same step is replaced.
@@ -124,17 +149,24 @@ class Checkpoints:
             own: the state of this rank alone, such as random states.
             info: plain values to read without loading; `Best` uses ``info["metrics"]``.
             wait: return when the checkpoint is on disk.
+            required: save even if that means to wait for a store.
         """
         if step < 0:
             raise ValueError(f"step must be at least 0, got {step}")
         self.open()
         assert self._snapshotter is not None
+        path = self.folder / checkpoint_name(step)
+        if self.is_direct and not required and dist.all_reduce_max(float(self.background.busy))[0]:
+            get_logger().warning(
+                f"step {step} is not saved: '{self._storage}' is still receiving the save before it"
+            )
+            return path
         self.background.wait()
         snapshot = self._snapshotter.take(step, shared, own, info or {})
         self.background.start(lambda: self._commit(snapshot))
         if wait:
             self.wait()
-        return self.folder / checkpoint_name(step)
+        return path
 
     def wait(self) -> None:
         """Wait until the save in progress is on disk; raise its error if it failed."""
@@ -180,7 +212,38 @@ class Checkpoints:
 
     def list(self) -> Paths:
         """Return the checkpoints that exist, oldest first; `verify` checks them."""
-        return [self.folder / name for name in list_steps(self._storage).values()]
+        found = list_steps(self._storage)
+        if self._store is not None:
+            found |= list_steps(self._store)
+        return [self.folder / name for _, name in sorted(found.items())]
+
+    def list_stored(self) -> dict[int, str]:
+        """Return step → name of the checkpoints in the store behind the folder, oldest first."""
+        return {} if self._store is None else list_steps(self._store)
+
+    def list_local(self) -> dict[int, str]:
+        """Return step → name of the checkpoints in the folder itself, oldest first."""
+        return list_steps(self._storage)
+
+    def upload(self, step: int) -> None:
+        """Copy a checkpoint to the store behind the folder, and remove old ones there."""
+        assert self._store is not None
+        assert isinstance(self._storage, LocalStorage)
+        self._uploading = step  # it is not removed meanwhile
+        try:
+            upload(self._storage, self._store, step, self._check_leases)
+        finally:
+            self._uploading = None
+        self._check_leases()
+        names = list_steps(self._store)
+        for old in self._retention.to_remove(names, step, self._stored_info):
+            self._store.delete(names[old])
+
+    def is_kept_for_good(self, step: int) -> bool:
+        """Return whether a checkpoint of the folder is kept for another reason than its age."""
+        steps = list_steps(self._storage)
+        newest_only = replace(self._retention, keep=1)
+        return step in steps and step not in newest_only.to_remove(steps, max(steps), self._info)
 
     def prune(self, *, dry_run: bool = False) -> Paths:
         """Remove what the retention of this folder does not keep, and return it.
@@ -198,37 +261,58 @@ class Checkpoints:
 
     def _at(self, path: str | Path) -> Storage:
         """Return the storage of a checkpoint, which may be in another folder."""
-        inside = Path(path).parent == self.folder
-        return self._storage.below(Path(path).name) if inside else open_storage(path)
+        inside = Path(path).parent == self.folder and self._store is None
+        return self._storage.below(Path(path).name) if inside else open_checkpoint(path)
 
-    def _take_lease(self) -> None:
-        try:
-            self._storage.create()
-            self._lease = self._storage.lease(self._lost)
-            clean(self._storage)
-        except OSError as error:
-            self._release_lease()
-            raise CheckpointError(
-                f"the checkpoint folder '{self.folder}' cannot be written to: {error.strerror}"
-            ) from error
+    def _take_leases(self) -> None:
+        for storage in filter(None, (self._storage, self._store)):
+            try:
+                storage.create()
+                self._leases.append(storage.lease(self._lost))
+                clean(storage)
+            except OSError as error:
+                self._release_leases()
+                raise CheckpointError(
+                    f"the checkpoint folder '{storage}' cannot be written to: {error.strerror}"
+                ) from error
+            except BaseException:
+                self._release_leases()
+                raise
 
-    def _release_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+    def _release_leases(self) -> None:
+        while self._leases:
+            self._leases.pop().release()
+
+    def _check_shared(self, channel: RankChannel) -> None:
+        """Check that all ranks see the folder; if not, use the store behind it instead."""
+        if self._store is None:
+            check_shared(self._storage, channel)
+        elif not is_shared(self._storage, channel):
+            self._storage, self._store, self.is_direct = self._store, None, True
+            get_logger().info(
+                f"the ranks have no folder in common: they save straight to '{self._storage}'"
+            )
 
     def _lost(self, error: CheckpointError) -> None:
         """Let the run end at its next step: another process has taken the lease."""
         self.background.error = self.background.error or error
 
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
+    def _check_leases(self) -> None:
+        for lease in self._leases:
+            lease.check()
 
     def _commit(self, snapshot: Snapshot) -> None:
         """Commit a snapshot, then remove old checkpoints; runs in the background on all ranks."""
         assert self._channel is not None
-        commit(self._storage, self._channel, snapshot, self._owner, self._check_lease)
+        try:
+            commit(self._storage, self._channel, snapshot, self._owner, self._check_leases)
+            self._unsaved = None
+        except CheckpointError as error:
+            if not self.is_direct:
+                raise
+            self._unsaved = error  # raised by `close`, if no later save succeeds
+            get_logger().warning(f"{error}: training continues")
+            return
         if self._channel.rank == 0:
             self._infos[snapshot.step] = snapshot.info
             self._remove_old(snapshot.step)
@@ -237,7 +321,7 @@ class Checkpoints:
 
     def _remove_old(self, saved: int) -> Paths:
         removed = []
-        self._check_lease()
+        self._check_leases()
         for path in self._to_remove(saved):
             try:
                 self._storage.delete(path.name)
@@ -248,12 +332,38 @@ class Checkpoints:
 
     def _to_remove(self, saved: int) -> Paths:
         names = list_steps(self._storage)
-        return [self.folder / names[s] for s in self._retention.to_remove(names, saved, self._info)]
+        old = self._retention.to_remove(names, saved, self._info)
+        return [self.folder / names[step] for step in old if step != self._uploading]
 
     def _info(self, step: int) -> dict[str, Any] | None:
         """Return the info of a checkpoint that verifies, else None; each is verified once."""
         if step not in self._infos:
-            checkpoint = self._storage.below(checkpoint_name(step))
-            damaged = verify_checkpoint(checkpoint, structure=False)
-            self._infos[step] = None if damaged else Manifest.read(checkpoint).info
+            quick = stores_once(self._storage)
+            self._infos[step] = _info_in(self._storage.below(checkpoint_name(step)), quick=quick)
         return self._infos[step]
+
+    def _stored_info(self, step: int) -> dict[str, Any] | None:
+        """Return the info of a checkpoint in the store, None if parts of it are missing."""
+        if step not in self._stored_infos and self._store is not None:
+            name = checkpoint_name(step)
+            self._stored_infos[step] = _info_in(self._store.below(name), quick=True)
+        return self._stored_infos.get(step)
+
+
+def _info_in(checkpoint: Storage, *, quick: bool) -> dict[str, Any] | None:
+    damaged = verify_checkpoint(checkpoint, quick=quick, structure=False)
+    return None if damaged else Manifest.read(checkpoint).info
+
+
+def _local_folder(folder: str | Path | Storage, storage: Storage) -> Path:
+    """Return the path that stands for a folder, so that its checkpoints have paths."""
+    if not isinstance(folder, str | Path):
+        return Path(str(storage))
+    url = store_url(folder)
+    return local_path(folder) if url is None else copy_folder(url)
+
+
+def _store_behind(storage: Storage, folder: Path) -> Storage | None:
+    """Return the store that a working folder stands for, None if it stands for itself."""
+    url = url_of(folder) if isinstance(storage, LocalStorage) else None
+    return open_storage(url) if url is not None else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from stoker.core.errors import UnsupportedURLError
 from stoker.core.every import Every
-from stoker.storage import local_path
+from stoker.storage import store_url
 
 Rule = Callable[[str, Any], str | None]
 
@@ -65,9 +65,9 @@ def period_or_auto(name: str, value: Any) -> str | None:
 
 
 def path(name: str, value: str) -> str | None:
-    """Accept a local path."""
+    """Accept a local path, or a URL in an object store."""
     try:
-        local_path(value, name)
+        store_url(value, name)
     except UnsupportedURLError as error:
         return str(error)
     return NOT_EMPTY(name, value)

@@ -75,6 +75,12 @@ class CheckpointConfig:
     mode: Literal["min", "max"] | None = _option(
         None, "Which is best, if the metric's name does not show it."
     )
+    upload_every: str | int | None = _option(
+        None, "For a run in a store: how often a checkpoint is copied there.", rules.period
+    )
+    upload_timeout: float = _option(
+        600.0, "For a run in a store: seconds its end waits for the last copy.", rules.SECONDS
+    )
 
 
 @dataclass(frozen=True)

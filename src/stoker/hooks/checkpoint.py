@@ -37,6 +37,9 @@ class Checkpoint(Periodic):
         best_count: how many of the best to keep.
         folder: where to save; None means ``checkpoints`` in the run folder.
         optional: in a run without a folder, save nothing instead of failing.
+        upload_every: for a run in an object store: how often a checkpoint is copied there, such as
+            "1ep" or "10min"; None means each. The end of the run is always copied.
+        upload_timeout: for a run in an object store: seconds that its end waits for the last copy.
 
     Attributes:
         waited: seconds that training has waited for saves so far.
@@ -60,8 +63,15 @@ class Checkpoint(Periodic):
         best_count: int = 1,
         folder: str | Path | None = None,
         optional: bool = False,
+        upload_every: int | str | Every | None = None,
+        upload_timeout: float = 600.0,
     ) -> None:
         check_number("max_overhead", max_overhead)
+        check_number("upload_timeout", upload_timeout)
+        if not upload_timeout > 0:
+            raise ValueError(f"upload_timeout must be positive, got {upload_timeout!r}")
+        self.upload_every = None if upload_every is None else Every.of(upload_every)
+        self.upload_timeout = upload_timeout
         if not 0 < max_overhead < 1:
             raise ValueError(f"max_overhead must be between 0 and 1, got {max_overhead}")
         super().__init__(None if every == "auto" else every)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.format.names import is_here, step_in_name, stored_copy
 from stoker.checkpoint.format.validation import cause
 from stoker.checkpoint.read.load import read_checkpoint, verify_checkpoint
 from stoker.core import dist
@@ -20,7 +20,8 @@ from stoker.parallel import Layout, local_weights, tied_names
 from stoker.resume.imported import fit_imported, is_imported
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
-from stoker.storage import local_path
+from stoker.storage import open_storage, url_of
+from stoker.storage.mirror import located
 
 _log = get_logger()
 
@@ -94,8 +95,8 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
         return found
     if checkpoints is not None and recorded_origin(checkpoints) == resume_path(resume):
         return _newest_first(checkpoints)  # an earlier attempt of this command got this far
-    path = local_path(resume, "resume")
-    if (path / MANIFEST).is_file():
+    path = located(resume, "resume")
+    if is_here(path) or (url_of(path) is not None and step_in_name(path.name) is not None):
         # A link of any other name was made by a user; checkpoints of a run are no links.
         return [path if step_in_name(path.name) is not None else path.resolve()]
     for folder in (path, path / files.CHECKPOINTS):
@@ -152,13 +153,24 @@ def first_readable(paths: Sequence[Path], read: Callable[[Path], T]) -> T | None
 
 def _attempt(path: Path, read: Callable[[Path], T]) -> tuple[T | None, Exception | None]:
     """Verify a checkpoint on rank 0 and read it; return the result or the error."""
-    faults = dist.broadcast_from_rank0(verify_checkpoint(path) if dist.is_main() else [])
+    faults = dist.broadcast_from_rank0(_verify(path) if dist.is_main() else [])
     if faults:
         return None, CheckpointError("; ".join(faults))
     try:
         return read(path), None
     except Exception as error:  # whatever it is, an older checkpoint may be readable
         return None, error
+
+
+def _verify(path: Path) -> list[str]:
+    """Verify a checkpoint; if it is damaged and the store has a complete copy, use that."""
+    faults = verify_checkpoint(path)
+    stored = stored_copy(path) if faults and is_here(path) else None
+    if stored is None or verify_checkpoint(stored):
+        return faults
+    _log.warning(f"'{path}' is damaged: {'; '.join(faults)}; the copy in '{stored}' is used")
+    open_storage(path.parent).delete(path.name)
+    return []
 
 
 def _agree_on_fault(error: Exception | None) -> str | None:

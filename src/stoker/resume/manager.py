@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.format.names import MANIFEST
+from stoker.checkpoint.format.names import MANIFEST, is_here
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
@@ -23,6 +23,8 @@ from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
 from stoker.resume.signals import SignalHandler, StopWaiting
 from stoker.rundir.folder import ORIGIN, resume_path
 from stoker.rundir.identity import Identity
+from stoker.rundir.upload import RunUploader
+from stoker.storage import display, url_of
 
 _log = get_logger()
 
@@ -84,8 +86,9 @@ class CheckpointManager:
                 keep=hook.keep,
                 keep_every=hook.keep_every,
                 best=hook.best,
-                on_saved=hook.saved,
+                on_saved=self._saved,
             )
+        self._uploader = self._make_uploader()
         self._record = RunRecord(self._run.dir, folder, identity, hooks)
         self._is_new_folder = False
         self.signals = SignalHandler(self._run.requests, grace)
@@ -102,7 +105,39 @@ class CheckpointManager:
             self.checkpoints.open()
             self._is_new_folder = is_new  # only now that the folder is ours
             self._hook.opened(self.checkpoints)
+        if self._uploader is not None:
+            with self._closing_on_error():
+                self._uploader.start()
         return self
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self.checkpoints is not None:
+                self.checkpoints.close()
+            raise
+
+    def _make_uploader(self) -> RunUploader | None:
+        """Return what copies the run to its store; None if it has none, or another rank does."""
+        run_dir, hook = self._run.dir, self._hook or Checkpoint()
+        url = url_of(run_dir) if run_dir is not None else None
+        if url is None and hook.upload_every is not None:
+            raise ValueError(
+                f"upload_every is {str(hook.upload_every)!r}, but the run is not in an object "
+                "store: set run_dir to a URL such as s3://bucket/runs, or leave it out"
+            )
+        if url is None or run_dir is None or not dist.is_main():
+            return None
+        return RunUploader(run_dir, url, self.checkpoints, hook.upload_every, hook.upload_timeout)
+
+    def _saved(self, path: Path) -> None:
+        """Pass on that a checkpoint is complete; called on rank 0, in the background."""
+        assert self._hook is not None
+        self._hook.saved(path)
+        if self._uploader is not None:
+            self._uploader.saved(path)
 
     def __exit__(
         self,
@@ -114,15 +149,26 @@ class CheckpointManager:
 
         A run that failed before its first step leaves nothing behind.
         """
-        if self.checkpoints is not None and self._hook is not None:
-            began = perf_counter()
-            with nullcontext() if error is None else dist.alone():
-                self.checkpoints.close()
+        began = perf_counter()
+        with nullcontext() if error is None else dist.alone():
+            self._close(failed=error is not None)
+        if self._hook is not None:
             self._hook.waited += perf_counter() - began
         if error is not None and self._run.step == 0 and dist.is_main():
             if self.checkpoints is not None and self._is_new_folder:
                 shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
             self._record.remove()
+
+    def _close(self, *, failed: bool) -> None:
+        """Wait for the last save and its copy in the store, then release the folder."""
+        try:
+            if self.checkpoints is not None:
+                self.checkpoints.wait()
+            if self._uploader is not None:
+                self._uploader.close(failed=failed)
+        finally:
+            if self.checkpoints is not None:
+                self.checkpoints.close()
 
     # Restore
 
@@ -152,7 +198,8 @@ class CheckpointManager:
             self.restored = self._state.restore(saved, feeder)
             self._path = path
             self._record.log_changes(path)
-            _log.info(f"resuming from {path}: {run.where()}")
+            where = path if is_here(path) else display(path)
+            _log.info(f"resuming from {where}: {run.where()}")
         if self._origin is None:
             self._origin = saved.info.get(ORIGIN)
 
@@ -170,7 +217,7 @@ class CheckpointManager:
         """Log that there is nothing to train, and from when the results are."""
         run, path = self._run, self._path
         state = f"nothing left to do: {run.stop_reason or run.where()}"
-        if path is None:
+        if path is None or not is_here(path):
             _log.info(state)
             return
         when = datetime.fromtimestamp((path / MANIFEST).stat().st_mtime)
@@ -290,6 +337,7 @@ class CheckpointManager:
                 state.own(feeder),
                 state.info(validated_at) | origin,
                 wait=wait or hook.must_wait(run),
+                required=wait or run.done,
             )
         )
 

@@ -15,7 +15,7 @@ from stoker.core.log import get_logger
 from stoker.engine import unwrap
 from stoker.parallel import local_weights, shard_like, tied_names
 from stoker.resume.lookup import find_candidates, first_readable
-from stoker.storage import local_path
+from stoker.storage.mirror import located
 
 _log = get_logger()
 
@@ -25,13 +25,14 @@ def load_weights(model: nn.Module, path: str | Path, *, log: bool = True) -> dic
 
     Args:
         model: receives the weights of the same names and shapes.
-        path: a ``.safetensors`` file, a checkpoint, or a folder or run with checkpoints in it.
+        path: a ``.safetensors`` file, a checkpoint, or a folder or run with checkpoints in it; or
+            the URL of one in an object store.
         log: whether to log a warning about weights that do not fit.
 
     Returns:
         The names that are "missing", "unexpected" and "of another shape".
     """
-    saved = _weights_in(local_path(path))
+    saved = _weights_in(located(path))
     own = unwrap(model).state_dict()
     here = local_weights(unwrap(model), saved)
     _warn_about_ties(path, unwrap(model), saved)

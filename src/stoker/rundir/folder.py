@@ -1,6 +1,7 @@
 """`RunFolder`: choose the folder of a run. The first writer creates it."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -14,7 +15,9 @@ from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
 from stoker.rundir import files
 from stoker.rundir.identity import Identity, changes_since, list_changes
-from stoker.storage import local_path
+from stoker.rundir.upload import pull_files
+from stoker.storage import display, local_path, store_url, url_of, working_folder
+from stoker.storage.blobs import Blobs
 
 ResumeFilter: TypeAlias = Callable[[Path], bool]
 """Returns whether to resume the run in a folder."""
@@ -34,11 +37,17 @@ class RunFolder:
     on, unless it resumes the run in the folder.
 
     Args:
-        path: the folder.
+        path: the folder, or the URL of a place in an object store. A run whose place is a store
+            works in a folder of the cache, which stands for the URL.
+
+    Attributes:
+        url: the place in a store, None for a local folder.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._base = local_path(path, "run_dir")
+        self._base = working_folder(path, "run_dir")
+        self.url = url_of(self._base)
+        self._is_pulled = self.url is None
         if path == "":
             raise ValueError("run_dir is empty, expected a folder; pass None to write nothing")
         self._chosen: Path | None = None
@@ -64,8 +73,12 @@ class RunFolder:
         """
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
-            self._chosen = dist.broadcast_from_rank0(self._pick(resume, identity))
+            found = self._pick(resume, identity) if dist.is_main() else None
+            self._chosen = dist.broadcast_from_rank0(found)
+            assert self._chosen is not None
             self._settled = identity is not None or not holds_run(self._chosen)
+            if self.url is not None:
+                _log.info(f"{display(self._chosen)} works in {self._chosen}")
 
     def _pick(self, resume: str | Path, identity: Identity | None) -> Path:
         resumes = resume_filter(resume)
@@ -94,12 +107,28 @@ class RunFolder:
 
     def runs(self) -> list[Path]:
         """Return the folders of this name that hold a run, oldest first."""
+        self._pull()
         found, free = [], self.first_free()
         for path in self._names():
             if path == free:
                 break
             found.append(path)
         return found
+
+    def _pull(self) -> None:
+        """Copy the files of the runs of this name from the store, once."""
+        if self.url is None or self._is_pulled:
+            return
+        parent, _, name = self.url.rpartition("/")
+        number = re.compile(re.escape(name) + r"(-[0-9]+)?")
+        try:
+            for found in filter(number.fullmatch, Blobs(parent, patience=15.0).names()):
+                pull_files(self._base.with_name(found), f"{parent}/{found}")
+        except OSError as error:
+            raise CheckpointError(
+                f"run_dir '{self.url}' cannot be read: {error.strerror}"
+            ) from error
+        self._is_pulled = True
 
     def _check_writable(self) -> None:
         parent = self._base.absolute()
@@ -148,7 +177,9 @@ def _changes(run_dir: Path, identity: Identity | None) -> list[str]:
 
 def resume_path(resume: str | Path) -> str | None:
     """Return the absolute path to resume from, None if ``resume`` is a mode."""
-    return None if resume in RESUME_MODES else str(local_path(resume, "resume").absolute())
+    if resume in RESUME_MODES:
+        return None
+    return store_url(resume, "resume") or str(local_path(resume, "resume").absolute())
 
 
 def recorded_origin(checkpoints: Checkpoints) -> str | None:

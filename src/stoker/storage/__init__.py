@@ -1,11 +1,12 @@
-"""Where files live: a small `Storage` protocol, with the local disk behind it.
+"""Where files live: a small `Storage` protocol, over the local disk or an object store.
 
-    storage.py         the protocol: read, write, list, delete, publish, lease
-    local.py           the local disk, and `atomic_file` for single files outside of checkpoints
-    lock.py            the lease of a local folder
-    crash_points.py    points of the write path at which tests kill the process
-
-To add an object store, implement `Storage` and return it from `open_storage` for its URLs.
+storage.py         the protocol: read, write, list, delete, publish, lease
+local.py           the local disk, and `atomic_file` for single files outside of checkpoints
+lock.py            the lease of a folder
+object_store.py    object stores: contents are stored once, a folder is an index of them
+blobs.py           the requests to an object store, repeated with back-off
+locations.py       paths and URLs: which storage a location means
+crash_points.py    points of the write path at which tests kill the process
 """
 
 from stoker.storage.local import (
@@ -13,9 +14,15 @@ from stoker.storage.local import (
     atomic_file,
     explain_write_errors,
     format_size,
+    write_atomic,
+)
+from stoker.storage.locations import (
+    display,
     local_path,
     open_storage,
-    write_atomic,
+    store_url,
+    url_of,
+    working_folder,
 )
 from stoker.storage.storage import FileRecord, Lease, Storage
 
@@ -25,9 +32,13 @@ __all__ = [
     "LocalStorage",
     "Storage",
     "atomic_file",
+    "display",
     "explain_write_errors",
     "format_size",
     "local_path",
     "open_storage",
+    "store_url",
+    "url_of",
+    "working_folder",
     "write_atomic",
 ]

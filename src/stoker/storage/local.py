@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -10,15 +9,14 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import xxhash
 
-from stoker.core.errors import UnsupportedURLError, WriteError
+from stoker.core.errors import WriteError
 from stoker.storage import crash_points
 from stoker.storage.descriptors import closing_descriptor, open_regular
 from stoker.storage.lock import Lock
-from stoker.storage.storage import FileRecord, OnLost, Storage
+from stoker.storage.storage import FileRecord, OnLost
 
 _READ_BLOCK = 32 << 20
 """Bytes per read. Each call has to get the GIL back from the training loop, so calls are few."""
@@ -80,6 +78,21 @@ class LocalStorage:
         if len(found) != length:
             raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
         return found
+
+    def blocks(self, name: str, cuts: Iterable[int], most: int) -> Iterator[bytes]:
+        """Yield a file in blocks of at most ``most`` bytes, cut also at these positions.
+
+        Unlike `read_range` this maps nothing into memory.
+        """
+        with self._open(name) as file:
+            start = 0
+            for end in [*cuts, os.fstat(file.fileno()).st_size]:
+                while start < end:
+                    block = os.pread(file.fileno(), min(most, end - start), start)
+                    if not block:
+                        raise OSError(errno.EIO, "it became shorter while it was read", name)
+                    yield block
+                    start += len(block)
 
     def _check_folder(self) -> None:
         if not self._may_be_link and self.folder.is_symlink():
@@ -276,60 +289,3 @@ def _default_mode() -> int:
     mask = os.umask(0)  # the umask can only be read by replacing it
     os.umask(mask)
     return 0o666 & ~mask
-
-
-_REMOTE = {
-    *("s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "wasb", "wasbs"),
-    *(
-        "hdfs",
-        "webhdfs",
-        "http",
-        "https",
-        "ftp",
-        "sftp",
-        "ssh",
-        "hf",
-        "oci",
-        "r2",
-        "memory",
-        "dbfs",
-    ),
-}
-"""Schemes that are recognized after ``Path("s3://bucket")`` has dropped one of the slashes."""
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/{1,2})")
-"""A scheme has at least two characters: ``C:/`` is a Windows drive."""
-
-
-def local_path(value: str | Path, what: str = "path") -> Path:
-    """Return the local path that a user passed; a ``file://`` URL becomes the path it names.
-
-    Args:
-        value: a path, absolute or relative. Names may contain colons.
-        what: the argument it was passed as, for the error.
-
-    Raises:
-        UnsupportedURLError: it is a URL of something other than a local file.
-    """
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{what} is {value!r}, expected a path")
-    text = os.fspath(value)
-    match = _URL.match(text)
-    if match is None:
-        return Path(value)
-    scheme, slashes = match[1].lower(), match[2]
-    if scheme == "file" and urlsplit(text).netloc in ("", "localhost"):
-        return Path(unquote(urlsplit(text).path))
-    if slashes == "//" or scheme in _REMOTE:
-        raise UnsupportedURLError(
-            f"object stores and other URLs are not supported yet: {what} is '{text}', "
-            "expected a local path"
-        )
-    return Path(value)
-
-
-def open_storage(location: str | Path | Storage, what: str = "path") -> Storage:
-    """Return the `Storage` of a location; one that is a `Storage` already is returned as it is."""
-    if isinstance(location, str | Path):
-        return LocalStorage(local_path(location, what))
-    return location

@@ -105,6 +105,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path, on_lost: OnLost = lambda error: None) -> None:
+        self._where = str(folder)
         self._folder = folder / files.LOCK
         self._on_lost = on_lost
         self._number = 0
@@ -116,9 +117,7 @@ class Lock:
         """Take the lease, or raise a `CheckpointError` that names its owner."""
         if self._owner is not None:
             return
-        if self._folder.is_symlink() or self._folder.is_file():
-            self._folder.unlink()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._prepare()
         while not self._take(self._wait_until_free() + 1):
             pass
         self._done = threading.Event()
@@ -128,12 +127,12 @@ class Lock:
 
     def check(self) -> None:
         """Raise a `CheckpointError` if another process has taken the lease."""
-        number = _highest(os.listdir(self._folder)) if self._folder.is_dir() else 0
+        number = _highest(self._names())
         if self._owner is None or number <= self._number:
             return
-        who = parse_owner(_read(self._folder / _name(number))) or "another process"
+        who = parse_owner(self._read(lease_name(number))) or "another process"
         raise CheckpointError(
-            f"this run has lost '{self._folder.parent}' to {who}, which saw it renew its lease for "
+            f"this run has lost '{self._where}' to {who}, which saw it renew its lease for "
             f"{PERIOD:g} s no more: it stops, and nothing of the new owner's is overwritten"
         )
 
@@ -160,17 +159,17 @@ class Lock:
                 running = not self._is_silent(number, text, owner)
                 owner = parse_owner(self._newest()[1])
             if running and owner is not None and not owner.released:
-                raise CheckpointError(_in_use(self._folder.parent, owner))
+                raise CheckpointError(_in_use(self._where, owner))
             if running:
                 continue  # the lease has just changed hands
             who = owner or "a process"
-            _warn(f"taking over '{self._folder.parent}' from {who}, which is gone")
+            _warn(f"taking over '{self._where}' from {who}, which is gone")
             return number
 
     def _is_silent(self, number: int, text: bytes, owner: Owner | None) -> bool:
         """Watch a lease; return whether it is the same after a full period by our own clock."""
         _warn(
-            f"'{self._folder.parent}' is held by {owner or 'a process'}, which cannot be seen from "
+            f"'{self._where}' is held by {owner or 'a process'}, which cannot be seen from "
             f"here: waiting up to {PERIOD:g} s for a sign of life"
         )
         deadline = time.monotonic() + PERIOD
@@ -181,19 +180,19 @@ class Lock:
         return True
 
     def _newest(self) -> tuple[int, bytes]:
-        number = _highest(os.listdir(self._folder))
-        return number, _read(self._folder / _name(number)) if number else b""
+        number = _highest(self._names())
+        return number, self._read(lease_name(number)) if number else b""
 
     def _take(self, number: int) -> bool:
         """Create the lease of a number; return False if another process was faster."""
         owner = Owner.this_process()
-        if not _create(self._folder, number, _encode(owner), owner.token):
+        if not self._create(number, owner):
             return False
-        names = os.listdir(self._folder)
+        names = self._names()
         if _highest(names) != number:  # the number had been used and removed before
-            _remove(self._folder, [_name(number)])
+            self._remove([lease_name(number)])
             return False
-        _remove(self._folder, [name for name in names if name != _name(number)])
+        self._remove([name for name in names if name != lease_name(number)])
         self._number, self._owner = number, owner
         return True
 
@@ -222,17 +221,37 @@ class Lock:
                 if not isinstance(error, FileNotFoundError) and error.errno != ESTALE:
                     raise
                 # someone has removed the file, and nobody has taken the lease
-                self._folder.mkdir(parents=True, exist_ok=True)
-                _create(self._folder, self._number, _encode(self._owner), self._owner.token)
+                self._prepare()
+                self._create(self._number, self._owner)
+
+    # The files, which another kind of storage replaces
+
+    def _prepare(self) -> None:
+        if self._folder.is_symlink() or self._folder.is_file():
+            self._folder.unlink()
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def _names(self) -> list[str]:
+        return os.listdir(self._folder) if self._folder.is_dir() else []
+
+    def _read(self, name: str) -> bytes:
+        return _read(self._folder / name)
+
+    def _create(self, number: int, owner: Owner) -> bool:
+        """Create the file of a number; return False if it exists already."""
+        return _create(self._folder, number, encode_owner(owner), owner.token)
 
     def _write(self, owner: Owner) -> None:
-        _write(self._folder / _name(self._number), _encode(owner))
+        _write(self._folder / lease_name(self._number), encode_owner(owner))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        _remove(self._folder, names)
 
 
 def newest_lease(names: Iterable[str]) -> str | None:
     """Return which of the files in a ``.lock`` folder is the lease, None if there is none."""
     number = _highest(names)
-    return _name(number) if number else None
+    return lease_name(number) if number else None
 
 
 def parse_owner(text: bytes) -> Owner | None:
@@ -249,7 +268,7 @@ def parse_owner(text: bytes) -> Owner | None:
     return replace(owner, host=owner.host[:200]) if is_valid else None
 
 
-def _in_use(folder: Path, owner: Owner) -> str:
+def _in_use(folder: str, owner: Owner) -> str:
     since, renewed = (
         f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
         for when in (owner.since, owner.renewed)
@@ -266,7 +285,8 @@ def _warn(message: str) -> None:
     get_logger().warning(message)
 
 
-def _name(number: int) -> str:
+def lease_name(number: int) -> str:
+    """Return the name of the file of a lease."""
     return f"{number:08}.json"
 
 
@@ -276,7 +296,8 @@ def _highest(names: Iterable[str]) -> int:
     return max((number for number in found if number < _LARGEST_NUMBER), default=0)
 
 
-def _encode(owner: Owner) -> bytes:
+def encode_owner(owner: Owner) -> bytes:
+    """Return the contents of the file of a lease."""
     return json.dumps(asdict(owner)).encode().ljust(_LENGTH)
 
 
@@ -288,7 +309,7 @@ def _read(path: Path) -> bytes:
 
 def _create(folder: Path, number: int, text: bytes, token: str) -> bool:
     """Create a file with its contents at once; return False if it exists already."""
-    temporary, path = folder / f".{token}", folder / _name(number)
+    temporary, path = folder / f".{token}", folder / lease_name(number)
     try:
         _write(temporary, text, os.O_CREAT | os.O_EXCL)
         try:

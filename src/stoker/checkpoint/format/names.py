@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from stoker.storage import Storage, local_path, open_storage
+from stoker.storage import Storage, local_path, open_storage, store_url, url_of
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
@@ -35,13 +35,33 @@ def step_in_name(name: str) -> int | None:
 def open_checkpoint(location: str | Path | Storage) -> Storage:
     """Return the storage of a checkpoint.
 
-    A link that has the name of a checkpoint is not followed; a link of another name is.
+    A link that has the name of a checkpoint is not followed; a link of another name is. A folder
+    that stands for a place in a store, and has no manifest, is read from the store.
     """
-    if isinstance(location, str | Path):
-        path = local_path(location)
-        if step_in_name(path.name) is not None:
-            return open_storage(path.parent).below(path.name)
-    return open_storage(location)
+    if not isinstance(location, str | Path):
+        return location
+    if (url := store_url(location)) is not None:
+        folder, _, name = url.rpartition("/")
+        return open_storage(folder).below(name)
+    path = local_path(location)
+    if step_in_name(path.name) is None:
+        return open_storage(path)
+    return (None if is_here(path) else stored_copy(path)) or _below(path)
+
+
+def _below(path: Path) -> Storage:
+    return open_storage(path.parent).below(path.name)
+
+
+def is_here(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is on the local disk."""
+    return (checkpoint / MANIFEST).is_file()
+
+
+def stored_copy(checkpoint: Path) -> Storage | None:
+    """Return the checkpoint in the store that a folder stands for, None for other folders."""
+    url = url_of(checkpoint.parent)
+    return open_storage(url).below(checkpoint.name) if url is not None else None
 
 
 def list_steps(storage: Storage) -> dict[int, str]:

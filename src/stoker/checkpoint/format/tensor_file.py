@@ -46,6 +46,9 @@ _BLOCK = 8 << 20
 _LARGEST_HEADER = 1 << 28
 """The largest header, in bytes."""
 
+_OWN_BLOCK = 1 << 20
+"""Bytes from which a tensor is worth being stored apart from its neighbours."""
+
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -83,6 +86,19 @@ class TensorFile:
             self.offsets[entry.name] = self.size
             self.size += entry.size
 
+    def cuts(self) -> list[int]:
+        """Return where to cut the bytes of the tensors so that each large one stands alone."""
+        ends, begin = [], 0
+        for entry in self.entries:
+            start = self.offsets[entry.name]
+            if entry.size >= _OWN_BLOCK and start > begin:
+                ends.append(start)
+                begin = start
+            if start + entry.size - begin >= _OWN_BLOCK:
+                begin = start + entry.size
+                ends.append(begin)
+        return ends if begin == self.size else [*ends, self.size]
+
     def header(self) -> bytes:
         """Return the bytes that precede the tensors."""
         table = {
@@ -107,7 +123,7 @@ class TensorReader:
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
         self._offsets: dict[str, int] = {}
-        self._begin = self._end = 0
+        self._begin = self._end = self._begin_of_data = 0
         self._block = memoryview(b"")
         self.entries: dict[str, TensorEntry] = {}
         with reading(f"'{name}' in '{storage}'"):
@@ -128,7 +144,12 @@ class TensorReader:
             self.entries[key], self._offsets[key] = entry, 8 + length + begin
             ranges.append((begin, end))
         check_contiguous(ranges, size - 8 - length)
-        self._end = size
+        self._begin_of_data, self._end = 8 + length, size
+
+    def cuts(self) -> list[int]:
+        """Return where to cut the file: after its header, and between tensors."""
+        cuts = TensorFile(self.entries.values()).cuts()
+        return [self._begin_of_data, *(self._begin_of_data + cut for cut in cuts)]
 
     def view(self, key: str) -> Tensor:
         """Return a tensor of the file, backed by its bytes: clone it to keep it."""

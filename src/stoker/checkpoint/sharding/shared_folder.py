@@ -3,7 +3,8 @@
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from stoker.checkpoint.sharding.rank_channel import RankChannel
 from stoker.core.errors import CheckpointError
@@ -16,23 +17,37 @@ _PATIENCE = 30.0
 
 def check_shared(storage: Storage, channel: RankChannel) -> None:
     """Raise a `CheckpointError` on all ranks if one does not see a file that rank 0 writes."""
-    if channel.world_size == 1:
-        return
+    with _probe(storage, channel) as (is_seen, main_host), channel.fail_together():
+        if not is_seen:
+            raise CheckpointError(
+                f"rank {channel.rank} on {socket.gethostname()} (in '{os.getcwd()}') does not see "
+                f"the folder '{storage}' of rank 0 on {main_host}: all ranks need one shared "
+                "folder, so set run_dir to an absolute path on a disk that every node mounts, or "
+                "to the URL of an object store"
+            )
+
+
+def is_shared(storage: Storage, channel: RankChannel) -> bool:
+    """Return whether all ranks see a file that rank 0 writes."""
+    with _probe(storage, channel) as (is_seen, _):
+        return all(channel.all_gather(is_seen))
+
+
+@contextmanager
+def _probe(storage: Storage, channel: RankChannel) -> Iterator[tuple[bool, str]]:
+    """Write a file on rank 0; yield whether this rank sees it, and the host of rank 0."""
     host, name = socket.gethostname(), PROBE + os.urandom(8).hex()
+    if channel.world_size == 1:
+        yield True, host
+        return
     with channel.fail_together():
         if channel.rank == 0:
             storage.write(name, [b""])
     main_host, name = channel.all_gather([host, name])[0]
-    with channel.fail_together():
-        deadline = time.monotonic() + (_PATIENCE if host != main_host else 0.0)
-        while storage.size(name) is None:
-            if time.monotonic() >= deadline:
-                raise CheckpointError(
-                    f"rank {channel.rank} on {host} (in '{os.getcwd()}') does not see the folder "
-                    f"'{storage}' of rank 0 on {main_host}: all ranks need one shared folder, so "
-                    "set run_dir to an absolute path on a disk that every node mounts"
-                )
-            time.sleep(0.2)
+    deadline = time.monotonic() + (_PATIENCE if host != main_host else 0.0)
+    while (is_seen := storage.size(name) is not None) is False and time.monotonic() < deadline:
+        time.sleep(0.2)
+    yield is_seen, main_host
     if channel.rank == 0:
         with suppress(OSError):  # `clean` removes it at the next start
             storage.delete(name)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,9 +46,16 @@ class StagedFile:
         for name, view in self._views.items():
             view.copy_(sources[name], non_blocking=True)
 
-    def blocks(self) -> list[memoryview]:
-        """Return the bytes of the file in order, without a copy."""
-        return [memoryview(self.header), self._buffer.numpy().data]
+    def blocks(self, *, by_tensor: bool = False) -> list[memoryview]:
+        """Return the bytes of the file in order, without a copy.
+
+        Args:
+            by_tensor: cut them between tensors, so that a tensor that stays the same makes blocks
+                that stay the same.
+        """
+        data = self._buffer.numpy().data
+        ends = self.layout.cuts() if by_tensor else [len(data)]
+        return [memoryview(self.header), *(data[a:b] for a, b in pairwise([0, *ends]))]
 
 
 class Staging:
@@ -87,11 +95,11 @@ class Snapshot:
     values: dict[str, Json]
     split: dict[str, Json]
 
-    def files(self) -> dict[str, list[memoryview | bytes]]:
-        """Return the bytes of each file."""
+    def files(self, *, by_tensor: bool = False) -> dict[str, list[memoryview | bytes]]:
+        """Return the bytes of each file; see `StagedFile.blocks`."""
         blocks: dict[str, list[memoryview | bytes]] = {}
         for name, staged in self.staged.items():
-            blocks[name] = [*staged.blocks()]
+            blocks[name] = [*staged.blocks(by_tensor=by_tensor)]
         for name, tree in self.values.items():
             blocks[name] = [json.dumps(tree).encode()]
         return blocks
