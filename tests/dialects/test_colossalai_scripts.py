@@ -88,7 +88,7 @@ def test_a_config_whose_run_is_killed_ends_with_the_same_bits_when_run_again(tmp
 
     whole, killed, again = train(folders[0]), train(folders[1], "--kill-at=9"), train(folders[1])
     assert (whole.returncode, again.returncode) == (0, 0), whole.stderr + again.stderr
-    assert killed.returncode != 0
+    assert killed.returncode in (-9, 137) or "SIGKILL" in killed.stderr, killed.stderr
     assert "resuming from" in again.stderr
     for rank in range(ranks):
         one, other = (torch.load(folder / f"rank{rank}.pt") for folder in folders)

@@ -38,7 +38,9 @@ _STUBS = (
     "libai.data.datasets",
     "libai.inference",
     "libai.layers",
-    "libai.models.bert_model",
+    *(f"libai.models.{name}_model" for name in ("bert", "gpt", "roberta", "t5")),
+    "libai.models.vision_transformer",
+    *(f"libai.tokenizer.tokenization_{name}" for name in ("base", "bert", "gpt2", "roberta", "t5")),
 )
 """Modules of which every name is a class that only remembers its arguments."""
 
