@@ -77,6 +77,7 @@ export class Plot {
     const smooth = display.smooth > 0;
     this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
     this.root.dataset["axis"] = display.axis;
+    this.root.dataset["titles"] = `${AXIS_TITLES[display.axis]}, ${axisTitle(this.name)}`;
     if (!lines.some(({ curve }) => curve.y.some((value) => value !== null))) {
       this.destroy();
       fill(this.#canvas, el("p", { class: "undrawn" }, "no finite values"));
