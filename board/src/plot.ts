@@ -193,6 +193,8 @@ export class Plot {
     ctx.lineWidth = unit;
     ctx.font = `${10 * unit}px system-ui, sans-serif`;
     ctx.fillStyle = colour("--faint");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     let free = 0;
     marks.forEach(({ place, colour: at, label }, number) => {
       if (place === marks[number - 1]?.place) return;

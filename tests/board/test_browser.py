@@ -31,7 +31,7 @@ from support.board_gallery import (
 from support.board_runs import make_checkpoint, make_run, rows, served
 from support.pictures import PICTURES, save_picture
 
-expect.set_options(timeout=20_000)  # a hang limit: nothing here depends on time
+expect.set_options(timeout=180_000)  # a hang limit: nothing here depends on time
 
 pytestmark = pytest.mark.browser
 
@@ -286,7 +286,8 @@ def test_an_image_is_enlarged_by_a_click_and_by_keys(page):
     fits = float(zoom.get_attribute("data-scale"))
     assert fits > 50  # eight pixels fill the window
     page.keyboard.press("-")
-    expect(zoom).to_have_attribute("data-scale", str(round(fits / 2, 2)).removesuffix(".0"))
+    expect(zoom).not_to_have_attribute("data-scale", f"{fits:g}")
+    assert float(zoom.get_attribute("data-scale")) == pytest.approx(fits / 2, abs=0.01)
     page.keyboard.press("Escape")
     expect(zoom).to_be_hidden()
 
@@ -461,6 +462,7 @@ def test_charts_have_titles_on_their_axes_and_marks_for_events(browser, gallery)
     title = loss.locator(".canvas").get_attribute("title")
     assert "restarted twice: rollback at step 200" in title
     page.locator("#axis").select_option("time")
+    chart(page, "samples/s").scroll_into_view_if_needed()
     expect(chart(page, "samples/s")).to_have_attribute(
         "data-titles", "time since the first row, samples per second"
     )
@@ -473,13 +475,14 @@ def test_the_first_column_stays_while_a_table_scrolls(browser, gallery):
     watched = Watched(browser, gallery.address, viewport={"width": 360, "height": 740})
     page = watched.page
     open_view(page, gallery.address, "table", ODD_NAME)
-    box, name = page.locator(".scroll"), page.locator("tbody th").first
+    box = page.locator(".scroll")
+    left = "document.querySelector('tbody th').getBoundingClientRect().left"
     expect(box).to_have_class(re.compile("more-right"))
-    before = name.bounding_box()["x"]
+    before = page.evaluate(left)
     box.evaluate("one => (one.scrollLeft = one.scrollWidth)")
     expect(box).not_to_have_class(re.compile("more-right"))
     expect(box).to_have_class(re.compile("more-left"))
-    assert abs(name.bounding_box()["x"] - before) < 2
+    assert abs(page.evaluate(left) - before) < 2
     heads = page.locator("thead th").all_text_contents()
     assert heads.index("params.width") < heads.index("val/coco/mAP/all")
     assert "optimizer.lr" in heads  # of the configs

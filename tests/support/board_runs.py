@@ -34,7 +34,9 @@ def make_run(root: Path, name: str, count: int = 20, config: str = "", log: str 
     (folder / "metrics.jsonl").write_text(rows(count))
     (folder / "config.yaml").write_text(config or "optimizer:\n  lr: 0.1\nrun:\n  epochs: 2\n")
     (folder / "env.json").write_text('{"python": "3.11", "system": {"host": "here"}}\n')
-    default = f"epoch {count // 10}/2  step {count}  train/loss 0.05  1.0 s\n{said('finished', count)}"
+    default = (
+        f"epoch {count // 10}/2  step {count}  train/loss 0.05  1.0 s\n{said('finished', count)}"
+    )
     stamp = "2026-01-01 00:00:00 INFO "
     (folder / "log.txt").write_text(
         "".join(f"{stamp}{line}\n" for line in default.splitlines()) if log is None else log
