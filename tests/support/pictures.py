@@ -15,7 +15,7 @@ PICTURES = {
     "board-table.png": ("table", _THREE, {}),
     "board-compare.png": ("compare", _THREE, {}),
     "board-timeline.png": ("run", ("spot instance",), {}),
-    "board-phone.png": ("run", ("spot instance",), {}),
+    "board-phone.png": ("charts", ("spot instance",), {}),
 }
 """File in ``docs/images`` → the tab, the selected runs and the rest of the address."""
 
