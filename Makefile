@@ -7,7 +7,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board soak fuzz stuck reshard switchers matrix clean same-python
+    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers matrix clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
 	@echo "make board            build the page of the board again (needs Node; users do not)"
+	@echo "make pictures         take the pictures of the board in docs/images again"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
@@ -82,6 +83,10 @@ bench-parallel: .venv/installed
 
 bench-board: .venv/installed-dev
 	.venv/bin/python benchmarks/board.py $(ARGS)
+
+# The browser tests take the pictures in docs/images.
+pictures: .venv/installed-dev
+	STOKER_PICTURES=1 .venv/bin/python -m pytest -q tests/board/test_browser.py -k picture
 
 board:
 	cd board && npm install --no-audit --no-fund && npm run build

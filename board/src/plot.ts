@@ -77,6 +77,7 @@ export class Plot {
     const smooth = display.smooth > 0;
     this.root.dataset["points"] = String(lines.reduce((n, l) => n + l.curve.x.length, 0));
     this.root.dataset["axis"] = display.axis;
+    this.root.dataset["titles"] = `${AXIS_TITLES[display.axis]}, ${axisTitle(this.name)}`;
     if (!lines.some(({ curve }) => curve.y.some((value) => value !== null))) {
       this.destroy();
       fill(this.#canvas, el("p", { class: "undrawn" }, "no finite values"));
@@ -192,6 +193,8 @@ export class Plot {
     ctx.lineWidth = unit;
     ctx.font = `${10 * unit}px system-ui, sans-serif`;
     ctx.fillStyle = colour("--faint");
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     let free = 0;
     marks.forEach(({ place, colour: at, label }, number) => {
       if (place === marks[number - 1]?.place) return;

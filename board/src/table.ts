@@ -26,6 +26,7 @@ export class Table implements View {
   #rows: TableRow[] = [];
   #sort: { title: string; down: boolean } | null = null;
   #timer = 0;
+  #shown = "";
 
   constructor(private readonly state: State) {
     void this.#fetch();
@@ -46,6 +47,9 @@ export class Table implements View {
 
   async #fetch(): Promise<void> {
     const found = await table();
+    const shown = JSON.stringify(found);
+    if (shown === this.#shown) return;
+    this.#shown = shown;
     this.#keys = found.keys;
     this.#rows = found.rows;
     this.#draw();

@@ -1,6 +1,7 @@
-"""The board in a real browser, as a person uses it.
+"""The board and the report in a real browser, as a person uses them.
 
-Screenshots are left in build/board/.
+Screenshots are left in build/board/. ``make pictures`` also writes those in PICTURES to
+docs/images/.
 """
 
 import json
@@ -11,14 +12,24 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from stoker.events import log_image, log_text
+from stoker.report.output import write_report
+from support.board_gallery import (
+    LONG_NAME,
+    MANY_METRICS,
+    ODD_NAME,
+    make_gallery,
+    restarted,
+    simple_run,
+)
 from support.board_runs import make_checkpoint, make_run, rows, served
+from support.pictures import PICTURES, save_picture
 
 expect.set_options(timeout=180_000)  # a hang limit: nothing here depends on time
 
@@ -62,7 +73,8 @@ class Watched:
 
     def __init__(self, browser: Browser, address: str, **look: object) -> None:
         self.address, self.asked, self.wrong = address, [], []
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **look)
+        look = {"viewport": {"width": 1280, "height": 900}} | look
+        self.context = browser.new_context(**look)
         self.page: Page = self.context.new_page()
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("console", self._hear)
@@ -142,9 +154,15 @@ def test_two_runs_are_drawn_over_each_other_and_their_configs_compared(page):
     shoot(page, "charts")
     page.get_by_role("button", name="compare").click()
     table = page.locator("table.diff")
-    expect(table.locator("tbody tr")).to_have_count(3)
-    expect(table).to_contain_text("optimizer.lr")
     expect(table.get_by_role("row", name="optimizer.lr")).to_contain_text("0.4")
+    accuracy = table.get_by_role("row", name="val/accuracy").locator("td")
+    expect(accuracy.nth(0)).to_have_text("0.98333step 60 · last 0.98333")
+    expect(accuracy.nth(0)).to_have_class("number leads")
+    expect(accuracy.nth(1)).to_have_class("number")
+    expect(table.get_by_role("row", name="steps")).to_contain_text("60")
+    expect(table.locator("tr.group")).to_have_text(
+        ["Progress", "Results: best, last", "Speed and memory: last", "Settings that differ"]
+    )
     shoot(page, "compare")
 
 
@@ -258,6 +276,22 @@ def test_images_and_texts_of_a_run_are_shown(page):
     expect(page.locator(".media img")).to_have_js_property("naturalWidth", 8)
 
 
+def test_an_image_is_enlarged_by_a_click_and_by_keys(page):
+    page.locator('li[data-run="slow"] .open').click()
+    page.keyboard.press("6")
+    page.get_by_role("button", name="enlarge sample, step 40").click()
+    zoom = page.locator("dialog.zoom")
+    expect(zoom).to_be_visible()
+    expect(zoom).to_have_attribute("data-scale", re.compile(r"\d+"))
+    fits = float(zoom.get_attribute("data-scale"))
+    assert fits > 50  # eight pixels fill the window
+    page.keyboard.press("-")
+    expect(zoom).not_to_have_attribute("data-scale", f"{fits:g}")
+    assert float(zoom.get_attribute("data-scale")) == pytest.approx(fits / 2, abs=0.01)
+    page.keyboard.press("Escape")
+    expect(zoom).to_be_hidden()
+
+
 def test_a_page_with_the_token_is_let_in(browser, root):
     with served(root, token="secret") as board:
         context = browser.new_context()
@@ -308,16 +342,231 @@ def test_what_a_run_says_is_shown_as_text_and_never_run(browser, tmp_path):
         watched.close()
 
 
-def test_the_page_is_readable_on_a_phone(page):
-    page.set_viewport_size({"width": 360, "height": 740})
-    for key in "123456":
-        page.keyboard.press(key)
-        expect(page.locator("#main > *")).to_be_visible()
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, f"tab {key} is {wide} px too wide"
-    page.keyboard.press("1")
-    expect(chart(page, "train/loss").locator("canvas")).to_be_visible()
-    shoot(page, "phone")
+# Runs of every kind, at every width
+
+
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory):
+    root = make_gallery(tmp_path_factory.mktemp("gallery"))
+    log_image(root / "restarted twice", "samples", torch.rand(3, 8, 16), 300)
+    with served(root) as found:
+        yield found
+
+
+def view_of(tab: str, *runs: str, **more: str) -> str:
+    chosen = [("run", run) for run in runs]
+    return "#" + urlencode([*chosen, ("focus", runs[0]), ("tab", tab), *more.items()])
+
+
+def open_view(page: Page, address: str, tab: str, *runs: str, **more: str) -> None:
+    page.goto("about:blank")
+    page.goto(address + view_of(tab, *runs, **more))
+    expect(page.locator(".line-state")).to_have_text("live")
+
+
+def spill(page: Page) -> list[str]:
+    """Return the texts that reach beyond the window and that nothing scrolls or shortens."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("body *")].filter((one) => {
+          const own = [...one.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+          const box = one.getBoundingClientRect();
+          if (!own || !box.width || box.right <= innerWidth + 1) return false;
+          return !one.closest(".scroll, .tabs, .log, dialog, .skip, .u-over");
+        }).map((one) => one.textContent.slice(0, 60))"""
+    )
+
+
+VIEWS = {
+    "charts": ("restarted twice", "still running", ODD_NAME, "without metrics", "diverged"),
+    "table": ("restarted twice", LONG_NAME),
+    "compare": ("restarted twice", ODD_NAME, LONG_NAME, "diverged", "without metrics"),
+    "run": ("restarted twice",),
+    "log": (LONG_NAME,),
+    "media": ("restarted twice",),
+}
+SHOWN = {
+    "charts": 'figure[data-name="val/loss"] canvas',
+    "table": "table.wide tbody tr",
+    "compare": "tr.group",
+    "run": ".timeline",
+    "log": ".log .info, .log div",
+    "media": ".media img",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 900), (360, 740)], ids=["desktop", "phone"])
+def test_every_view_fits_the_window(browser, gallery, size, scheme):
+    width, height = size
+    watched = Watched(
+        browser, gallery.address, color_scheme=scheme, viewport={"width": width, "height": height}
+    )
+    page = watched.page
+    for tab, runs in VIEWS.items():
+        open_view(page, gallery.address, tab, *runs)
+        expect(page.locator(SHOWN[tab]).first).to_be_visible()
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, tab
+        assert spill(page) == [], tab
+        shoot(page, f"{tab}-{width}-{scheme}")
+    watched.close()
+
+
+def test_states_and_reasons_of_all_kinds_of_runs_are_listed(browser, gallery):
+    watched = Watched(browser, gallery.address)
+    expected = {
+        ODD_NAME: ("stopped", "500/600"),
+        "pruned trial": ("stopped", "100/600"),
+        "restarted twice": ("finished", "600/600"),
+        "diverged": ("failed", "300/300"),
+        "killed": ("dead", "200/600"),
+        "without metrics": ("finished", "100/100"),
+    }
+    for name, (state, steps) in expected.items():
+        run = watched.page.locator("ul.runs li").filter(
+            has=watched.page.get_by_text(name, exact=True)
+        )
+        expect(run.locator(".state")).to_have_text(state)
+        expect(run.locator(".steps")).to_have_text(steps)
+    expect(watched.page.locator("ul.runs")).to_contain_text("pruned at val/loss 1.7")
+    watched.close()
+
+
+def test_charts_are_grouped_by_prefix_and_filtered(browser, gallery):
+    watched = Watched(browser, gallery.address)
+    page = watched.page
+    open_view(page, gallery.address, "charts", "detector")
+    groups = page.locator("details.group")
+    expect(groups.first.locator("h2")).to_have_text("val/coco/mAP")
+    expect(page.locator("figure")).to_have_count(len(MANY_METRICS))
+    closed = page.locator("details.group:not([open])")
+    assert closed.count() > 5
+    closed.first.locator("summary").click()
+    page.locator("#filter").fill("recall/small")
+    expect(page.locator("figure")).to_have_count(3)
+    page.locator("#filter").fill("nothing of this kind")
+    expect(page.get_by_text("No chart has this in its name.")).to_be_visible()
+    page.locator("#filter").fill("")
+    expect(page.locator("figure")).to_have_count(len(MANY_METRICS))
+    watched.close()
+
+
+def test_charts_have_titles_on_their_axes_and_marks_for_events(browser, gallery):
+    watched = Watched(browser, gallery.address)
+    page = watched.page
+    open_view(page, gallery.address, "charts", "restarted twice")
+    loss = chart(page, "train/loss")
+    expect(loss.locator(".u-axis")).to_have_count(2)
+    expect(loss).to_have_attribute("data-events", "5")
+    expect(loss).to_have_attribute("data-titles", "step, loss")
+    title = loss.locator(".canvas").get_attribute("title")
+    assert "restarted twice: rollback at step 200" in title
+    page.locator("#axis").select_option("time")
+    chart(page, "samples/s").scroll_into_view_if_needed()
+    expect(chart(page, "samples/s")).to_have_attribute(
+        "data-titles", "time since the first row, samples per second"
+    )
+    open_view(page, gallery.address, "charts", "diverged")
+    expect(chart(page, "val/odd")).to_contain_text("no finite values")
+    watched.close()
+
+
+def test_the_first_column_stays_while_a_table_scrolls(browser, gallery):
+    watched = Watched(browser, gallery.address, viewport={"width": 360, "height": 740})
+    page = watched.page
+    open_view(page, gallery.address, "table", ODD_NAME)
+    box = page.locator(".scroll")
+    left = "document.querySelector('tbody th').getBoundingClientRect().left"
+    expect(box).to_have_class(re.compile("more-right"))
+    before = page.evaluate(left)
+    box.evaluate("one => (one.scrollLeft = one.scrollWidth)")
+    expect(box).not_to_have_class(re.compile("more-right"))
+    expect(box).to_have_class(re.compile("more-left"))
+    assert abs(page.evaluate(left) - before) < 2
+    heads = page.locator("thead th").all_text_contents()
+    assert heads.index("params.width") < heads.index("val/coco/mAP/all")
+    assert "optimizer.lr" in heads  # of the configs
+    assert not any("#" in text for text in page.locator("tbody td").all_text_contents())
+    watched.close()
+
+
+def test_the_time_line_shows_goodput_restarts_and_rollbacks(browser, gallery):
+    watched = Watched(browser, gallery.address)
+    page = watched.page
+    open_view(page, gallery.address, "run", "restarted twice")
+    line = page.locator(".timeline")
+    expect(line).to_contain_text("60.7 % of 2 min 46 s in 3 attempts was useful training")
+    kinds = ["finished", "restart", "preempted", "rollback", "restart", "killed", "start"]
+    expect(line.locator("tbody th")).to_have_text(kinds)
+    expect(line).to_contain_text("from step 250 to 200: 50 repeated")
+    expect(line).to_contain_text("restart 2 by the launcher")
+    watched.close()
+
+
+def test_two_hundred_runs_are_listed_and_tabulated(browser, tmp_path):
+    for number in range(200):
+        simple_run(tmp_path, f"run {number}", steps=20, seed=number)
+    with served(tmp_path) as board:
+        watched = Watched(browser, board.address)
+        expect(watched.page.locator("ul.runs li")).to_have_count(200)
+        watched.page.keyboard.press("2")
+        expect(watched.page.locator("table.wide tbody tr")).to_have_count(200)
+        watched.page.get_by_role("button", name="all", exact=True).click()
+        watched.page.keyboard.press("3")
+        expect(watched.page.get_by_text("188 more selected runs are left out.")).to_be_visible()
+        watched.close()
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_report_fits_the_window(browser, gallery, tmp_path, width):
+    runs = [gallery.root / name for name in ("restarted twice", ODD_NAME, LONG_NAME, "diverged")]
+    write_report(runs, tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert spill(page) == []
+    clipped = "[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth)"
+    if width == 360:
+        assert page.evaluate(f"{clipped}.length") == 0
+        label = (
+            "getComputedStyle(document.querySelector('td[data-name=state]'), '::before').content"
+        )
+        assert page.evaluate(label) == '"state"'
+    shoot(page, f"report-{width}")
+    context.close()
+
+
+# The pictures in the documentation
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory):
+    """Runs as a person would compare them."""
+    root = tmp_path_factory.mktemp("runs")
+    best = "run: {epochs: 12, checkpoint: {best: val/accuracy}}\n"
+    for number, (name, rate) in enumerate({"baseline": 1.0, "lr x2": 1.7, "lr x4": 3.0}.items()):
+        config = f"optimizer: {{_target_: SGD, lr: {0.05 * rate:.3g}, momentum: 0.9}}\n{best}"
+        simple_run(root, name, steps=1200, config=config, seed=number, rate=rate)
+    restarted(root, "spot instance")
+    with served(root) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_of_the_documentation_is_taken(browser, showcase, name):
+    tab, runs, more = PICTURES[name]
+    look = {"width": 360, "height": 740} if "phone" in name else {"width": 1100, "height": 680}
+    scheme = "dark" if "dark" in name else "light"
+    watched = Watched(browser, showcase.address, viewport=look, color_scheme=scheme)
+    open_view(watched.page, showcase.address, tab, *runs, **more)
+    expect(watched.page.locator(SHOWN[tab]).first).to_be_visible()
+    bar = watched.page.locator("#bar").bounding_box()
+    assert "phone" in name or bar["height"] < 50, "the bar is broken into two lines"
+    if tab == "charts" and "phone" not in name:
+        expect(chart(watched.page, "train/loss").locator(".reading-row")).to_have_count(len(runs))
+    save_picture(watched.page.screenshot(), SHOTS / name)
+    watched.close()
 
 
 def test_a_broken_run_is_shown_as_such_beside_the_others(browser, tmp_path):

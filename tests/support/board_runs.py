@@ -34,7 +34,9 @@ def make_run(root: Path, name: str, count: int = 20, config: str = "", log: str 
     (folder / "metrics.jsonl").write_text(rows(count))
     (folder / "config.yaml").write_text(config or "optimizer:\n  lr: 0.1\nrun:\n  epochs: 2\n")
     (folder / "env.json").write_text('{"python": "3.11", "system": {"host": "here"}}\n')
-    default = f"epoch {count // 10}/2  step {count}  train/loss 0.05  1.0 s\n{said('finished')}"
+    default = (
+        f"epoch {count // 10}/2  step {count}  train/loss 0.05  1.0 s\n{said('finished', count)}"
+    )
     stamp = "2026-01-01 00:00:00 INFO "
     (folder / "log.txt").write_text(
         "".join(f"{stamp}{line}\n" for line in default.splitlines()) if log is None else log
@@ -63,8 +65,8 @@ def make_checkpoint(run: Path, step: int, data: bytes = b"weights") -> Path:
 class Served:
     """A board at work, and a plain client for it."""
 
-    def __init__(self, port: int) -> None:
-        self.port, self.address = port, f"http://127.0.0.1:{port}/"
+    def __init__(self, port: int, root: Path) -> None:
+        self.port, self.address, self.root = port, f"http://127.0.0.1:{port}/", root
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
@@ -104,7 +106,7 @@ def served(root: Path, token: str | None = None, port: int = 0) -> Iterator[Serv
     thread.start()
     assert ready.wait(20)
     try:
-        yield Served(at.getsockname()[1])
+        yield Served(at.getsockname()[1], root)
     finally:
         server.should_exit = True
         thread.join(20)

@@ -276,7 +276,7 @@ class _Api:
 
 
 def _shares(view: RunView) -> dict[str, Any]:
-    """Return how long a run took over all its attempts, and how much of that was useful."""
+    """Return the seconds of a run over all its attempts, and the useful share of them."""
     timeline = view.timeline()
     return {"goodput": timeline["goodput"], "seconds": sum(timeline["seconds"].values())}
 

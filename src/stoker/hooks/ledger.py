@@ -167,7 +167,7 @@ class Ledger(Hook):
         spent = {"startup": startup, "train": train, **overhead}
         spent["other"] = total - sum(spent.values())
         head = {"time": round(time.time(), 3), "attempt": self._id, **about, "step": run.step}
-        head |= {"epochs": run.max_epochs, "total_steps": run.final_step}
+        head |= {"epoch": run.epoch, "epochs": run.max_epochs, "total_steps": run.final_step}
         seconds = {kind: round(max(0.0, value), 4) for kind, value in spent.items()}
         try:
             append_line(self._path, json.dumps(head | seconds))

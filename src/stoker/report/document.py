@@ -94,6 +94,7 @@ Block: TypeAlias = Heading | Text | Table | Code | Charts | Shares
 
 
 _LOG_LINES = 40
+_LONGEST_CELL = 160
 _FEWEST_EVENTS = 2  # a start and an end say nothing new
 _MOST_EVENTS = 200
 _LOG_BYTES = 100_000
@@ -211,8 +212,9 @@ def _environment(facts: Facts) -> list[list[str]]:
     system = env.get("system")
     if isinstance(system, dict):
         accelerators = system.get("accelerators") or "no accelerator"
-        where = f"{system.get('platform')}, {system.get('cpus')} CPUs, {accelerators}"
-        rows.append(["on", where])
+        cpus = f"{system['cpus']} CPUs" if system.get("cpus") is not None else None
+        parts = [system.get("platform") or system.get("host"), cpus, accelerators]
+        rows.append(["on", ", ".join(str(part) for part in parts if part is not None)])
     git = env.get("git")
     if isinstance(git, dict):
         changed = ", with uncommitted changes" if git.get("dirty") else ""
@@ -276,7 +278,7 @@ def _curves(runs: Sequence[Facts]) -> Iterator[Block]:
 
 def _differences(runs: Sequence[Facts]) -> Iterator[Block]:
     rows = [
-        [key, *map(format_value, values)]
+        [key, *(_cut(format_value(value)) for value in values)]
         for key, values in differences([settings_of(facts.settings) for facts in runs])
     ]
     if results := _compared(runs):
@@ -288,6 +290,10 @@ def _differences(runs: Sequence[Facts]) -> Iterator[Block]:
         yield Table(rows, ("", *(facts.name for facts in runs)))
     else:
         yield Text(f"None: their {files.CONFIG} files are the same.")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
 
 
 def _compared(runs: Sequence[Facts]) -> list[list[str]]:
@@ -361,7 +367,9 @@ def _timeline(events: Sequence[Event]) -> Iterator[Block]:
 
 def _attempt(number: int, one: Attempt) -> list[str]:
     processes = "" if one.processes is None else str(one.processes)
-    end = "no end recorded" if one.end is None else f"{one.end} {one.why}".strip()
+    end = "no end recorded" if one.end is None else one.end
+    if one.why:
+        end = one.why if one.why.startswith(end) else f"{end}: {one.why}"
     steps = f"{one.first_step} to {one.last_step}"
     return [str(number), _when(one.started), steps, format_seconds(one.seconds), processes, end]
 

@@ -33,15 +33,15 @@ def column_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings to compare runs by: ``params`` of scripts, and what differs.
 
     Configs are compared with configs, and records of scripts with each other, because the two have
-    other keys. A setting that repeats one of ``params`` for every run is left out.
+    other keys. A setting that repeats one of ``params`` for every script is left out.
     """
     recorded = [settings_of(one) for one in configs if files.RECORDED_BY in one]
     written = [dict(one) for one in configs if files.RECORDED_BY not in one]
-    differing = [key for kind in (written, recorded) for key, _ in differences(kind)]
     params = [key for one in recorded for key in one if key.startswith(_PARAMS)]
     shown = {_values(key, recorded) for key in params}
-    others = [key for key in differing if _values(key, recorded) not in shown or not recorded]
-    return list(dict.fromkeys([*params, *others]))
+    of_scripts = [key for key, _ in differences(recorded) if _values(key, recorded) not in shown]
+    of_configs = [key for key, _ in differences(written)]
+    return list(dict.fromkeys([*params, *of_configs, *of_scripts]))
 
 
 def _values(key: str, configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

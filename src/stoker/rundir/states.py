@@ -1,4 +1,4 @@
-"""`State`: what a run is doing, or how it ended. Board, report and commands show these words."""
+"""`State`: whether a run trains, or how it ended. Board, report and commands show these words."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -7,9 +7,9 @@ State: TypeAlias = Literal["running", "finished", "stopped", "preempted", "faile
 running     its process is alive, or it has written something recently
 finished    it reached its last epoch or step
 stopped     it ended before that, by a hook, by the caller or by Ctrl-C
-preempted   a signal asked for the machine
+preempted   SIGTERM or SIGUSR1 ended it
 failed      an error ended it
-dead        its process is gone without a word
+dead        its process is gone without an end in log or ledger
 """
 
 _INTERRUPTED = "interrupted by Ctrl-C"

@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any, get_args
 
 import numpy as np
@@ -74,6 +75,7 @@ class _Ledger:
 
     time: float = -math.inf
     step: int = 0
+    epoch: int | None = None
     epochs: int | None = None
     total: int | None = None
     ending: Ending | None = None
@@ -151,6 +153,8 @@ def _progress(columns: Columns, log: _Log, ledger: _Ledger) -> tuple[int, int]:
     if len(columns):
         row = {name: float(columns.head[name].view[-1]) for name in row}
     epoch = max(log.epoch, int(np.nan_to_num(row["epoch"], neginf=0.0)))
+    if ledger.epoch is not None and ledger.time > row["time"]:
+        epoch = ledger.epoch
     if log.ending is not None and log.step:
         return log.step, epoch
     step = ledger.step if ledger.time > row["time"] else row["step"]
@@ -199,13 +203,12 @@ def _add_epoch(found: _Log, epoch: int | None, epochs: int | None, step: int | N
 
 
 def _error_below(lines: list[str]) -> str:
-    """Return the last line of the traceback that follows a record."""
-    below = [lines[0]]
-    for line in lines[1:]:
-        if _RECORD.match(line):
-            break
-        below.append(line)
-    return [line for line in below if line.strip()][-1][:300]
+    """Return the error in the traceback that follows a record, without the notes below it."""
+    below = [lines[0], *takewhile(lambda line: not _RECORD.match(line), lines[1:])]
+    below = [line for line in below if line.strip()]
+    starts = [at for at, line in enumerate(below) if line.startswith("Traceback (most recent")]
+    errors = [line for line in below[starts[-1] + 1 :] if line[0] != " "] if starts else []
+    return (errors[0] if errors else below[-1])[:300]
 
 
 def _read_ledger(tail: bytes) -> _Ledger:
@@ -216,8 +219,9 @@ def _read_ledger(tail: bytes) -> _Ledger:
         ending = Ending(row["end"], str(row.get("why", ""))) if row.get("event") == "end" else None
         if ending is not None and ending.state not in get_args(State):
             ending = None
-        limits = (_count(row.get(name)) for name in ("epochs", "total_steps"))
-        return _Ledger(when, step, *limits, ending)
+        epochs, total = (_count(row.get(name)) for name in ("epochs", "total_steps"))
+        epoch = _count(row.get("epoch")) or 0 if "epoch" in row else None
+        return _Ledger(when, step, epoch, epochs, total, ending)
     except (ValueError, TypeError, KeyError, AttributeError):
         return _Ledger()
 
