@@ -11,6 +11,7 @@ What runs once per step is left alone.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import cached_property, wraps
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
@@ -77,7 +78,10 @@ def _explain_class(cls: type) -> None:
         bound = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if not isinstance(bound, FunctionType) or not _is_called_by_users(cls, name):
             continue
-        replaced: Any = _checked(bound, cls.__name__ if name == "__init__" else name)
+        if name == "__init__":
+            replaced: Any = _checked(bound, cls.__name__, of_value=is_dataclass(cls))
+        else:
+            replaced = _checked(bound, name)
         setattr(cls, name, replaced if bound is value else type(value)(replaced))
     if cls.__name__ in METHODS:
         _explain_methods(cls, METHODS[cls.__name__])
@@ -103,21 +107,22 @@ def _is_called_by_users(cls: type, method: str) -> bool:
     return not (method.startswith("_") or by_loop or method in _OF_EVERY_STEP)
 
 
-def _checked(function: FunctionType, name: str) -> FunctionType:
+def _checked(function: FunctionType, name: str, *, of_value: bool = False) -> FunctionType:
     """Return the function with a check of its arguments before it runs.
 
-    A constructor may know more about a wrong value, so its own error comes first.
+    A dataclass may know more about a wrong value, so its own error comes first: making one has no
+    effect on anything else.
     """
     if hasattr(function, "__wrapped__"):  # explained already, or a context manager
         return function
-    call, constructs = _Call(function, name), function.__name__ == "__init__"
+    call = _Call(function, name)
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         wrong = call.wrong_type(call.bind(args, kwargs))
         if wrong is None:
             return function(*args, **kwargs)
-        if constructs:
+        if of_value:
             _raise_own(function, args, kwargs)
         raise TypeError(wrong)
 

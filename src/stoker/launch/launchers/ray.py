@@ -72,7 +72,8 @@ def _run_worker(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) ->
 def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
     """Connect to the cluster at ``address``, or run one on this machine inside the block."""
     if ray.is_initialized():
-        yield
+        with _only_ranks():
+            yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None:
@@ -91,9 +92,9 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             logging_level="error",
             _node_ip_address="127.0.0.1",
         )
-    _print_only_ranks()
     try:
-        yield
+        with _only_ranks():
+            yield
     finally:
         ray.shutdown()
 
@@ -104,15 +105,28 @@ def _without_logs(train: Any) -> dict[str, Any]:
     return {} if config is None else {"logging_config": config(log_level="CRITICAL")}
 
 
-def _print_only_ranks() -> None:
-    """Print what the ranks print, without the output of Ray's own processes."""
+@contextmanager
+def _only_ranks() -> Iterator[None]:
+    """Within it, what the ranks print is printed, without the output of Ray's own processes.
+
+    If Ray was told not to print what workers print, nothing is.
+    """
     try:
         module = import_module("ray._private.ray_logging")
         dispatcher = module.global_worker_stdstream_dispatcher
+        before = [handle for name, handle in dispatcher.handlers if name == _HANDLER]
     except (ImportError, AttributeError):
-        return  # another version of Ray, whose output stays as it is
-    dispatcher.remove_handler(_HANDLER)
-    dispatcher.add_handler(_HANDLER, _print_lines)
+        yield  # another version of Ray, whose output stays as it is
+        return
+    if before:
+        dispatcher.remove_handler(_HANDLER)
+        dispatcher.add_handler(_HANDLER, _print_lines)
+    try:
+        yield
+    finally:
+        dispatcher.remove_handler(_HANDLER)
+        for handle in before:
+            dispatcher.add_handler(_HANDLER, handle)
 
 
 def _print_lines(data: Mapping[str, Any]) -> None:
