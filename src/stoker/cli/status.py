@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import OK, frozen_imports, run_folder, runs_in
+from stoker.cli.common import OK, frozen_imports, given_path, run_folder, runs_in
 from stoker.cli.output import emit
-from stoker.storage import local_path
+from stoker.storage import display
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the state of each run."""
-    paths = [local_path(path, "the run") for path in options.runs]
+    paths = [given_path(path, "the run") for path in options.runs]
     for folder in [one for path in paths for one in runs_in(path) or [run_folder(path)]]:
         emit_status(folder)
     return OK
@@ -41,6 +41,8 @@ def status_of(folder: Path) -> dict[str, Any]:
     """Return the state, the progress and the latest value of each metric of a run."""
     with frozen_imports():
         from stoker.rundir.reader import RunReader
+        from stoker.storage.mirror import refresh
+    refresh(folder)
     reader = RunReader(folder)
     reader.read_metrics()
     status = reader.status()
@@ -79,4 +81,9 @@ def _text(fields: dict[str, Any]) -> list[str]:
     cells = [(name, format_number(name, value)) for name, value in fields["metrics"].items()]
     faults = [f"  {fault}" for fault in fields["faults"]]
     table = [f"  {line}" for line in grid(cells, 78)]
-    return [f"{fields['run']}: {fields['state']}{why}", f"  {'  '.join(counts)}", *table, *faults]
+    return [
+        f"{display(fields['run'])}: {fields['state']}{why}",
+        f"  {'  '.join(counts)}",
+        *table,
+        *faults,
+    ]
