@@ -3,16 +3,22 @@
 import argparse
 import secrets
 import sys
+import threading
+import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from stoker.cli.common import FAILED, OK
+from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean_path
-from stoker.storage import local_path
+from stoker.storage import url_of
 
 _PACKAGES = ("starlette", "uvicorn", "orjson")
+
+_REFRESH = 10.0
+"""Seconds between two copies of what is new in a store."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,12 +80,24 @@ def run(options: argparse.Namespace) -> int:
         if options.open:
             open_browser(address)
 
+    if url_of(root) is not None:
+        threading.Thread(target=_keep_fresh, args=(root,), daemon=True).start()
     serve(root, listener, token, ready)
     return OK
 
 
+def _keep_fresh(root: Path) -> None:
+    """Copy what is new in a store, again and again."""
+    from stoker.storage.mirror import refresh
+
+    while True:
+        time.sleep(_REFRESH)
+        with suppress(OSError):  # the store may answer the next time
+            refresh(root)
+
+
 def _root(given: str) -> Path:
-    path = local_path(given, "the folder of runs")
+    path = given_path(given, "the folder of runs")
     if not path.exists():
         near = did_you_mean_path(path)
         raise ConfigError(f"there is no folder '{path}'{near} (stoker train writes to 'runs')")

@@ -122,6 +122,17 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_path(text: str, what: str = "path") -> Path:
+    """Return the path of what a user wants read; of a URL in a store, that of its copy here."""
+    from stoker.storage.mirror import located
+
+    try:
+        return located(text, what)
+    except (OSError, ImportError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{what} '{text}' cannot be read: {reason}") from error
+
+
 def output_path(text: str, option: str, suffixes: Sequence[str] = ()) -> Path:
     """Return the path of a file to write, checked before any work is done."""
     path = local_path(text, option)

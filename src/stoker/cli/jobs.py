@@ -8,7 +8,7 @@ from pathlib import Path
 from stoker.build import Job, build_job
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
-from stoker.cli.common import frozen_imports
+from stoker.cli.common import frozen_imports, given_path
 from stoker.config import ConfigError, load
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
@@ -18,7 +18,7 @@ from stoker.resume.weights import load_weights
 from stoker.rundir import files
 from stoker.rundir.folder import RunFolder
 from stoker.rundir.identity import list_changes, params_changes
-from stoker.storage import local_path
+from stoker.storage import store_url, working_folder
 
 _log = get_logger()
 
@@ -31,6 +31,8 @@ def job_from(
 ) -> Job:
     """Build the job that the config and the overrides describe, with more hooks that observe."""
     silent = ["run.progress=false"] if options.quiet else []
+    if store_url(options.config, "the config") is not None:
+        options.config = str(given_path(options.config, "the config"))
     config = load(options.config, [*options.overrides, *silent], allow=options.allow)
     with frozen_imports():
         config.faults()  # imports the modules that the config names
@@ -39,7 +41,7 @@ def job_from(
 
 def trained_job(options: argparse.Namespace) -> tuple[Job, Path]:
     """Build the job without its training parts, with trained weights; return also their file."""
-    if options.weights and not (given := local_path(options.weights, "--weights")).is_file():
+    if options.weights and not (given := given_path(options.weights, "--weights")).is_file():
         what = "is a folder" if given.is_dir() else "does not exist"
         raise ConfigError(f"--weights '{given}' {what}, expected a .safetensors file")
     job = job_from(options, training=False)
@@ -59,7 +61,7 @@ def trained_job(options: argparse.Namespace) -> tuple[Job, Path]:
 def _weights_file(options: argparse.Namespace, job: Job) -> Path:
     """Return the file passed as ``--weights``, or the newest weights or checkpoint of the run."""
     if options.weights:
-        return local_path(options.weights, "--weights")
+        return given_path(options.weights, "--weights")
     folders = [Path(options.config)] if Path(options.config).is_dir() else _runs_of(job)
     for folder in folders:
         last = folder / files.WEIGHTS
@@ -83,7 +85,7 @@ def _runs_of(job: Job) -> list[Path]:
     if job.run.dir is None:
         return []
     tree = {k: v for k, v in (job.trainer.params or {}).items() if k not in _NOT_TRAINED}
-    runs = RunFolder(Path(job.run.dir) / (job.run.name or job.config.name)).runs()
+    runs = RunFolder(working_folder(job.run.dir) / (job.run.name or job.config.name)).runs()
     changes = {run: params_changes(run, tree, _NOT_TRAINED) for run in reversed(runs)}
     nearest = sorted(changes, key=lambda run: len(changes[run]))
     if not nearest or not changes[nearest[0]]:
@@ -97,8 +99,8 @@ def _runs_of(job: Job) -> list[Path]:
 
 def _step_of(path: Path) -> int:
     """Return the step at which a weights file or a checkpoint was saved."""
-    if path.is_dir():
-        return step_in_name(path.name) or 0
+    if (step := step_in_name(path.name)) is not None:
+        return step
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

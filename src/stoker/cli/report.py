@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import FAILED, OK, frozen_imports, output_path, run_folder
+from stoker.cli.common import FAILED, OK, frozen_imports, given_path, output_path, run_folder
 from stoker.cli.output import emit
 from stoker.rundir import files
-from stoker.storage import local_path
 
 _LOSSES_SHOWN = 3
 
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the goodput of runs, or write a report about them."""
-    paths = [run_folder(local_path(path, "the run")) for path in options.runs]
+    paths = [run_folder(given_path(path, "the run")) for path in options.runs]
     if options.goodput:
         return max([_print_goodput(path) for path in paths])
     return _write(options, paths)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.common import OK, frozen_imports, run_folder, runs_in
+from stoker.cli.common import OK, frozen_imports, given_path, run_folder, runs_in
 from stoker.cli.output import emit
 from stoker.rundir.states import Ending
-from stoker.storage import local_path
+from stoker.storage import display
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the state of each run."""
-    paths = [local_path(path, "the run") for path in options.runs]
+    paths = [given_path(path, "the run") for path in options.runs]
     for folder in [one for path in paths for one in runs_in(path) or [run_folder(path)]]:
         emit_status(folder)
     return OK
@@ -42,6 +42,8 @@ def status_of(folder: Path) -> dict[str, Any]:
     """Return the state, the progress and the latest value of each metric of a run."""
     with frozen_imports():
         from stoker.rundir.reader import RunReader
+        from stoker.storage.mirror import refresh
+    refresh(folder)
     reader = RunReader(folder)
     reader.read_metrics()
     status = reader.status()
@@ -84,7 +86,7 @@ def _text(fields: dict[str, Any]) -> list[str]:
     if fields["last_write"] is not None:
         age = time.time() - datetime.fromisoformat(fields["last_write"]).timestamp()
         counts.append(f"last write {format_age(age)} ago")
-    lines = [f"{fields['run']}: {fields['state']}{why}", f"  {'  '.join(counts)}"]
+    lines = [f"{display(fields['run'])}: {fields['state']}{why}", f"  {'  '.join(counts)}"]
     for key, title in _TITLES.items():
         cells = [(name, format_number(name, value)) for name, value in fields[key].items()]
         lines += [f"  {title}", *(f"    {line}" for line in grid(cells, 76))] if cells else []

@@ -5,10 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from stoker.cli.common import FAILED, INTERRUPTED, OK, run_folder
+from stoker.cli.common import FAILED, INTERRUPTED, OK, given_path, run_folder
 from stoker.cli.status import emit_status, status_of
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import local_path
 
 TIMED_OUT, PREEMPTED, KILLED = 124, 143, 137
 
@@ -52,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         if seconds is not None and not seconds >= 0:
             option = name.replace("_", "-")
             raise ConfigError(f"--{option} must be a number of seconds from 0, got {seconds:g}")
-    path = local_path(options.run, "the run")
+    path = given_path(options.run, "the run")
     folder = _appeared(path, options.start_timeout, options.interval)
     until = None if options.timeout is None else time.monotonic() + options.timeout
     while status_of(folder)["state"] == "running":

@@ -35,7 +35,7 @@ from stoker.config.trust import Override, Trust
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean, did_you_mean_path
 from stoker.rundir import files
-from stoker.storage import write_atomic
+from stoker.storage import url_of, write_atomic
 
 
 class Config:
@@ -281,6 +281,8 @@ class Config:
             value, place = run.get(key), run.origin(key)
             if key == "dir" and value and Path(value.replace("\0", "")).resolve() == folder.parent:
                 inside.append(folder.parent)  # the saved config of a run
+            if key == "dir" and value and url_of(folder.parent) == value.rstrip("/"):
+                continue  # the same, of a run in a store
             if value in (None, "auto", "must", "never") or isinstance(place, Override):
                 continue
             try:

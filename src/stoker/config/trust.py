@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.config.allowed import GUARDED, PACKAGES, is_listed, listed
 from stoker.config.names import UnknownNameError, forget_namesakes, locate, split
-from stoker.storage import local_path
+from stoker.storage import local_path, store_url
 
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset)
 _DEFINED = (type, FunctionType, BuiltinFunctionType, MethodType)
@@ -35,7 +35,11 @@ class Trust:
     def __init__(self, folders: Sequence[Path], allow: Sequence[str] = ()) -> None:
         self.folders = list(folders)
         self._prefixes = [f"{one.rstrip('.')}." for one in allow if not is_path(one)]
-        self._paths = [Path(one).expanduser().resolve() for one in allow if is_path(one)]
+        paths = [one for one in allow if is_path(one)]
+        self._urls = [url for one in paths if (url := store_url(one, "--allow")) is not None]
+        self._paths = [
+            Path(one).expanduser().resolve() for one in paths if store_url(one, "--allow") is None
+        ]
         self._importing = False
         self.own: set[str] = set()
         """Its own modules that it has named, which run code."""
@@ -134,6 +138,9 @@ class Trust:
             UnknownNameError: it is outside; the message says how to allow it.
         """
         try:
+            if (url := store_url(value, what)) is not None:
+                self._check_url(url, what)
+                return
             path = local_path(value.replace("\\${", "${")).resolve()
             hash(os.fsencode(path))
         except (AttributeError, TypeError, ValueError, OSError, RuntimeError):
@@ -142,6 +149,14 @@ class Trust:
             raise UnknownNameError(
                 f"{what} is '{value}', which a YAML file may not choose; if you trust it, add "
                 f"--allow {path}"
+            )
+
+    def _check_url(self, url: str, what: str) -> None:
+        """Reject a place in a store, which would receive what the run reads and trains."""
+        if not any(f"{url}/".startswith(f"{one}/") for one in self._urls):
+            raise UnknownNameError(
+                f"{what} is '{url}', which a YAML file may not choose; if you trust it, add "
+                f"--allow {url}"
             )
 
     def refused_object(self, thing: Any, name: str) -> str:

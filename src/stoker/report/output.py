@@ -8,6 +8,7 @@ from stoker.report.document import Block, Charts, Facts, document, read_facts
 from stoker.report.html import html_page
 from stoker.report.markdown import markdown_text
 from stoker.storage import atomic_file, local_path, write_atomic
+from stoker.storage.mirror import located
 
 FORMATS = ("html", "md", "png")
 
@@ -30,7 +31,7 @@ def write_report(
     if kind not in FORMATS:
         raise ValueError(f"the format of a report must be one of {FORMATS}, got {kind!r}")
     output = local_path(output, "output")
-    found = [read_facts(local_path(run, "the run"), quick=quick) for run in runs]
+    found = [read_facts(located(run, "the run"), quick=quick) for run in runs]
     _make_names_unique(found)
     blocks = document(found)
     title = "Report: " + ", ".join(facts.name for facts in found)

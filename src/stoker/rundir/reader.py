@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from stoker.checkpoint.format.manifest import Manifest, metrics_in
-from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.format.names import MANIFEST, step_in_name, stored_copy
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.core.errors import CheckpointError
 from stoker.rundir import files
@@ -23,6 +23,7 @@ from stoker.rundir.metrics_index import HEAD, Floats, MetricsFile
 from stoker.rundir.provenance import flatten, plain_value
 from stoker.rundir.safe_folder import SafeFolder, parse_json
 from stoker.rundir.status import Status, last_epoch, status_of
+from stoker.storage import Storage
 from stoker.storage.descriptors import closing_descriptor
 
 KINDS = {
@@ -207,6 +208,8 @@ def check_every_byte(run: SafeFolder, name: str) -> CheckpointInfo:
 
 def _check_sizes(folder: SafeFolder, step: int) -> CheckpointInfo:
     name = folder.parts[-1]
+    if folder.stat(MANIFEST) is None and (stored := stored_copy(folder.path)) is not None:
+        return _check_stored(folder, stored, step)
     sizes = {file: found.st_size for file in folder.files() if (found := folder.stat(file))}
     manifest_file = folder.stat(MANIFEST)
     metrics: dict[str, float] = {}
@@ -226,6 +229,18 @@ def _check_sizes(folder: SafeFolder, step: int) -> CheckpointInfo:
         faults = [str(error).replace(str(folder.path), name)]
     time = manifest_file.st_mtime if manifest_file is not None else None
     return CheckpointInfo(name, step, sum(sizes.values()), time, metrics, faults[:_MOST_FAULTS])
+
+
+def _check_stored(folder: SafeFolder, stored: Storage, step: int) -> CheckpointInfo:
+    """Check a checkpoint that is in a store, where the folder has only its name and time."""
+    name, time = folder.parts[-1], folder.path.stat().st_mtime
+    faults = verify_checkpoint(stored, quick=True, structure=False)[:_MOST_FAULTS]
+    if faults:
+        return CheckpointInfo(name, step, 0, time, faults=faults)
+    manifest = Manifest.read(stored)
+    size = sum(record.size for record in manifest.files.values())
+    metrics = {name: float(value) for name, value in metrics_in(manifest.info).items()}
+    return CheckpointInfo(name, step, size, time, metrics)
 
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from random import random
@@ -155,11 +156,9 @@ class Blobs:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are gone already are left alone."""
-        for key in keys:
-            try:
-                self._call(key, lambda key=key: self._api.delete(self._store, key))  # type: ignore[misc]
-            except FileNotFoundError:
-                continue
+        if found := [*keys]:
+            with suppress(FileNotFoundError):
+                self._call(found[0], lambda: self._api.delete(self._store, found))
 
     def _put(self, key: str, data: Any, mode: Any = "overwrite") -> None:
         self._api.put(self._store, key, data, mode=mode, use_multipart=False)

@@ -146,7 +146,12 @@ def _inside(tree: str, url: str) -> Path:
 
 def url_of(path: str | Path) -> str | None:
     """Return the URL that a folder in the cache stands for, None for other folders."""
-    return _url_in("runs", path) or _url_in("copies", path)
+    return _url_in("runs", path) or copied_url(path)
+
+
+def copied_url(path: str | Path) -> str | None:
+    """Return the URL that a folder of copies stands for, None for other folders."""
+    return _url_in("copies", path)
 
 
 def _url_in(tree: str, path: str | Path) -> str | None:
@@ -166,7 +171,7 @@ def open_storage(location: str | Path | Storage, what: str = "path") -> Storage:
     """Return the `Storage` of a location; one that is a `Storage` already is returned as it is."""
     if not isinstance(location, str | Path):
         return location
-    url = store_url(location, what) or _url_in("copies", location)
+    url = store_url(location, what) or copied_url(location)
     if url is None:
         return LocalStorage(local_path(location, what))
     from stoker.storage.object_store import ObjectStorage

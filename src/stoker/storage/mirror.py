@@ -12,7 +12,7 @@ from pathlib import Path
 from stoker.rundir import files
 from stoker.storage.blobs import Blob, Blobs
 from stoker.storage.local import write_atomic
-from stoker.storage.locations import copy_folder, local_path, store_url
+from stoker.storage.locations import copied_url, copy_folder, local_path, store_url
 from stoker.storage.object_store import INDEX
 
 _STATE = ".store.json"
@@ -151,6 +151,12 @@ def _is_of_contents(key: str) -> bool:
 
 def _is_index(key: str) -> bool:
     return key.rpartition("/")[2] == INDEX
+
+
+def refresh(folder: Path) -> None:
+    """Bring a folder of copies up to date; any other folder is left alone."""
+    if (url := copied_url(folder)) is not None:
+        fetch(url)
 
 
 def located(value: str | Path, what: str = "path") -> Path:

@@ -36,6 +36,9 @@ PART = 32 << 20
 _AT_ONCE = 4
 """Requests at once. With the part that is being read, memory is bounded by five parts."""
 
+_SMALL = 1 << 16
+"""Bytes up to which a JSON file is kept in the index, and a part is sent without a question."""
+
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError)
 
 INDEX = "INDEX.json"
@@ -44,20 +47,23 @@ OBJECTS = "objects"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file: its size, and checksum and size of each part."""
+    """A file: its size, and checksum and size of each part; a small one has its text instead."""
 
     size: int
     parts: tuple[tuple[str, int], ...]
+    text: str | None = None
 
     @classmethod
     def parse(cls, fields: Any) -> "_Entry":
+        if "text" in fields:
+            return cls(len(fields["text"].encode()), (), fields["text"])
         parts = tuple((str(name), int(size)) for name, size in fields["parts"])
-        if sum(size for _, size in parts) != fields["size"]:
-            raise ValueError("the parts of a file do not add up to its size")
-        return cls(int(fields["size"]), parts)
+        return cls(sum(size for _, size in parts), parts)
 
     def plain(self) -> dict[str, Any]:
-        return {"size": self.size, "parts": [list(part) for part in self.parts]}
+        if self.text is not None:
+            return {"text": self.text}
+        return {"parts": [list(part) for part in self.parts]}
 
 
 class ObjectStorage:
@@ -79,6 +85,7 @@ class ObjectStorage:
         self.url = url
         self._folder = folder
         self._given = blobs
+        self._written: dict[str, bytes] = {}
 
     def __str__(self) -> str:
         """Return the URL of the folder."""
@@ -91,7 +98,9 @@ class ObjectStorage:
 
     def below(self, name: str) -> "ObjectStorage":
         """Return a folder inside this one."""
-        return ObjectStorage(self.url, self.blobs, f"{self._folder}{name}/")
+        found = ObjectStorage(self.url, self.blobs, f"{self._folder}{name}/")
+        found._written = self._written
+        return found
 
     def create(self) -> None:
         """Do nothing: folders exist while there is something in them."""
@@ -101,6 +110,15 @@ class ObjectStorage:
         if self._index is not None:
             return sorted(self._index)
         return [name for name in self.blobs.names(self._folder) if name != OBJECTS]
+
+    def sizes(self) -> dict[str, int]:
+        """Return name → size of the files of a published folder."""
+        return {name: entry.size for name, entry in (self._index or {}).items()}
+
+    def contents(self) -> dict[str, int]:
+        """Return checksum → size of the parts of a published folder."""
+        entries = (self._index or {}).values()
+        return {key: size for entry in entries for key, size in entry.parts}
 
     # Read
 
@@ -138,12 +156,14 @@ class ObjectStorage:
         entry = self._entry(name)
         if entry is None:
             return None
-        there = self._sizes([key for key, _ in entry.parts])
-        return sum(min(there.get(key, 0), size) for key, size in entry.parts)
+        missing = sum(size for key, size in entry.parts if self._there.get(key) != size)
+        return entry.size - missing
 
-    def _sizes(self, parts: Iterable[str]) -> dict[str, int]:
-        found = _requests().map(lambda key: (key, self.blobs.stat(_object(key))), {*parts})
-        return {key: blob.size for key, blob in found if blob is not None}
+    @cached_property
+    def _there(self) -> dict[str, int]:
+        """Checksum → size of all parts, as they were when they were first read."""
+        found = self.blobs.scan(f"{OBJECTS}/")
+        return {one.key.rpartition("/")[2]: one.size for one in found}
 
     def read(self, name: str) -> bytes:
         """Return the contents of a file."""
@@ -155,10 +175,12 @@ class ObjectStorage:
         """Return part of a file, read from the store."""
         if not self._folder:
             return memoryview(bytearray(self.blobs.get(name)[start : start + length]))
-        buffer, pieces, offset = memoryview(bytearray(length)), [], 0
         entry = self._known(name)
         if start + length > entry.size:
             raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
+        if entry.text is not None:
+            return memoryview(bytearray(entry.text.encode()[start : start + length]))
+        buffer, pieces, offset = memoryview(bytearray(length)), [], 0
         for key, size in entry.parts:
             begin, end = max(start, offset), min(start + length, offset + size)
             if begin < end:
@@ -189,7 +211,10 @@ class ObjectStorage:
         if not self._folder:
             yield self.blobs.get(name)
             return
-        for key, size in self._known(name).parts:
+        entry = self._known(name)
+        if entry.text is not None:
+            yield entry.text.encode()
+        for key, size in entry.parts:
             yield self.blobs.get_range(_object(key), 0, size)
 
     # Write
@@ -200,28 +225,38 @@ class ObjectStorage:
             data = b"".join(blocks)
             self.blobs.put(name, data)
             return FileRecord(len(data), xxhash.xxh3_128(data).hexdigest())
-        checksum, parts, size = xxhash.xxh3_128(), [], 0
+        checksum = xxhash.xxh3_128()
+        if name.endswith(".json") and len(data := b"".join(blocks)) <= _SMALL:
+            checksum.update(data)
+            entry = _Entry(len(data), (), data.decode())
+        else:
+            entry = self._send_parts(blocks if not name.endswith(".json") else [data], checksum)
+        crash_points.at("parts-sent")
+        text = json.dumps(entry.plain()).encode()
+        self.blobs.put(self._folder + name, text)
+        self._written[self._folder + name] = text
+        crash_points.at("entry-written")
+        return FileRecord(entry.size, checksum.hexdigest())
+
+    def _send_parts(self, blocks: Iterable[memoryview | bytes], checksum: Any) -> _Entry:
+        """Send the parts of a file, a few at once; blocks are read as they are sent."""
+        parts: list[tuple[str, int]] = []
         sending: list[Future[None]] = []
         for block in blocks:
             for part in _cut(memoryview(block)):
                 checksum.update(part)
                 key = xxhash.xxh3_128(part).hexdigest()
                 parts.append((key, len(part)))
-                size += len(part)
                 if len(sending) >= _AT_ONCE:
                     sending.pop(0).result()
                 sending.append(_requests().submit(self._send, key, part))
         for one in sending:
             one.result()
-        crash_points.at("parts-sent")
-        entry = _Entry(size, tuple(parts))
-        self.blobs.put(self._folder + name, json.dumps(entry.plain()).encode())
-        crash_points.at("entry-written")
-        return FileRecord(size, checksum.hexdigest())
+        return _Entry(sum(size for _, size in parts), tuple(parts))
 
     def _send(self, key: str, part: memoryview) -> None:
-        """Send a part, unless the store has it."""
-        found = self.blobs.stat(_object(key))
+        """Send a part, unless the store has it; a small one is sent without asking."""
+        found = self.blobs.stat(_object(key)) if len(part) > _SMALL else None
         if found is None or found.size != len(part):
             self.blobs.put(_object(key), part)
             crash_points.at("part-sent")
@@ -250,8 +285,12 @@ class ObjectStorage:
         if folder._index is not None:
             return self.blobs.get(f"{folder._folder}{INDEX}")
         names = folder.list()
-        entries = dict(zip(names, _requests().map(folder._known, names), strict=True))
-        return json.dumps({name: entry.plain() for name, entry in entries.items()}).encode()
+        texts = _requests().map(lambda name: self._entry_text(folder._folder + name), names)
+        return json.dumps(dict(zip(names, map(json.loads, texts), strict=True))).encode()
+
+    def _entry_text(self, key: str) -> bytes:
+        """Return what was written about a file, by this process or by another rank."""
+        return self._written.pop(key, None) or self.blobs.get(key)
 
     def delete(self, name: str) -> None:
         """Delete a file or folder, and the contents that nothing refers to any more."""

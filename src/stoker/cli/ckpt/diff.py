@@ -15,10 +15,9 @@ from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.load import read_own
 from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one
-from stoker.cli.common import FAILED, OK
+from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import local_path
 
 _LONG = 8
 """Longer lists of plain values are reported as one difference."""
@@ -162,7 +161,7 @@ def diff(options: argparse.Namespace) -> int:
     """Print the differences."""
     if options.top < 1:
         raise ConfigError(f"--top must be at least 1, got {options.top}")
-    first, second = (find_one(local_path(path)) for path in (options.first, options.second))
+    first, second = (find_one(given_path(path)) for path in (options.first, options.second))
     a, b = (Contents.read(path, verify=True) for path in (first, second))
     with reading(f"one of '{first}' and '{second}'"):
         found = _sections(a, b)

@@ -12,10 +12,10 @@ from stoker.checkpoint.format.state_tree import Json
 from stoker.cli.ckpt.contents import Contents, read_verified
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import checked_output, save_pt, save_safetensors
-from stoker.cli.common import OK
+from stoker.cli.common import OK, given_path
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
-from stoker.storage import format_size, local_path
+from stoker.storage import format_size
 
 
 def _mapping(contents: Contents, node: Json) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ def export(options: argparse.Namespace) -> int:
     """Write the weights, or their average with ``--ema``."""
     output = checked_output(options.output, _SUFFIXES)
     _check_config(options, output)
-    contents = read_verified(find_one(local_path(options.path)))
+    contents = read_verified(find_one(given_path(options.path)))
     weights = _mapping(contents, contents.values["model"])
     model = None
     if options.config is not None:

@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from stoker.checkpoint import Checkpoints
-from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.format.names import MANIFEST, open_checkpoint, step_in_name
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean_path
 from stoker.rundir import files
+from stoker.storage import display
+from stoker.storage.object_store import ObjectStorage
 
 _EXPECTED = "expected a run folder, its checkpoints folder, or one checkpoint"
 
@@ -48,13 +51,33 @@ def find_one(path: Path) -> Path:
     newest = Checkpoints(folder).newest()
     if newest is None:
         raise ConfigError(f"there is no valid checkpoint in '{folder}', {_EXPECTED}")
-    print(f"checkpoint {newest}", file=sys.stderr)
+    print(f"checkpoint {display(newest)}", file=sys.stderr)
     return newest
 
 
 def size_of(path: Path) -> int:
     """Return the size of a checkpoint in bytes."""
+    if isinstance(stored := open_checkpoint(path), ObjectStorage):
+        return sum(stored.sizes().values())
     return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+
+
+def saved_at(path: Path) -> float:
+    """Return when a checkpoint was saved, in seconds since 1970; a store sets it on the folder."""
+    return (path / MANIFEST if (path / MANIFEST).exists() else path).stat().st_mtime
+
+
+def add_contents(path: Path, known: dict[Any, int]) -> int:
+    """Add the contents of a checkpoint to those of others; return the bytes that are new."""
+    found: dict[Any, int]
+    if isinstance(stored := open_checkpoint(path), ObjectStorage):
+        found = {**stored.contents()}
+    else:
+        stats = [file.stat() for file in path.iterdir() if file.is_file()]
+        found = {(one.st_dev, one.st_ino): one.st_size for one in stats}
+    new = {key: size for key, size in found.items() if key not in known}
+    known |= new
+    return sum(new.values())
 
 
 def format_age(seconds: float) -> str:

@@ -9,15 +9,15 @@ from typing import Any
 
 from stoker.checkpoint import CheckpointError
 from stoker.checkpoint.format.manifest import Manifest, metrics_in
-from stoker.checkpoint.format.names import MANIFEST, step_in_name
+from stoker.checkpoint.format.names import step_in_name
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.retention import Best
-from stoker.cli.ckpt.find import find_all, format_age, size_of
-from stoker.cli.common import FAILED, OK
+from stoker.cli.ckpt.find import add_contents, find_all, format_age, saved_at, size_of
+from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit, note
 from stoker.events.writers.console import format_table
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage import format_size, local_path
+from stoker.storage import format_size
 
 _COLUMNS = 6
 """The number of metrics shown."""
@@ -30,6 +30,7 @@ class _Row:
     size: int
     saved: float
     faults: list[str]
+    stored: int
     info: dict[str, Any] = field(default_factory=dict)
     best: list[str] = field(default_factory=list)
 
@@ -42,9 +43,10 @@ class _Row:
 
 def ls(options: argparse.Namespace) -> int:
     """List checkpoints."""
-    path = local_path(options.path)
+    path = given_path(options.path)
     found = find_all(path)
-    rows = [row for one in found if (row := _row(one, quick=options.quick)) is not None]
+    known: dict[Any, int] = {}
+    rows = [row for one in found if (row := _row(one, known, quick=options.quick)) is not None]
     _mark_best(rows)
     lines = _table(rows, valid="sizes match" if options.quick else "valid")
     for left in sorted(found[0].parent.glob(".step-*.partial-*")):
@@ -59,7 +61,7 @@ def ls(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     """Check every byte."""
-    paths = find_all(local_path(options.path))
+    paths = find_all(given_path(options.path))
     damaged = 0
     for path in paths:
         faults = verify_checkpoint(path)
@@ -77,8 +79,14 @@ def verify(options: argparse.Namespace) -> int:
     return FAILED if damaged else OK
 
 
-def _row(path: Path, *, quick: bool) -> _Row | None:
-    """Return a row about a checkpoint, or None if a running training has removed it."""
+def _row(path: Path, known: dict[Any, int], *, quick: bool) -> _Row | None:
+    """Return a row about a checkpoint, or None if a running training has removed it.
+
+    Args:
+        path: the checkpoint.
+        known: the contents of older ones; those of this one are added.
+        quick: check the sizes of its files only.
+    """
     faults = verify_checkpoint(path, quick=quick)
     named, info = step_in_name(path.name), {}
     step = -1 if named is None else named
@@ -88,8 +96,9 @@ def _row(path: Path, *, quick: bool) -> _Row | None:
     except CheckpointError:
         pass  # already among the faults
     try:
-        when = path / MANIFEST if (path / MANIFEST).exists() else path
-        return _Row(path, step, size_of(path), when.stat().st_mtime, faults, info)
+        size, saved = size_of(path), saved_at(path)
+        stored = add_contents(path, known)
+        return _Row(path, step, size, saved, faults, stored, info)
     except FileNotFoundError:
         return None
 
@@ -116,6 +125,7 @@ def _plain(row: _Row) -> dict[str, Any]:
         "epoch": row.info.get("epoch"),
         "samples": row.info.get("samples"),
         "size": row.size,
+        "stored": row.stored,
         "saved": datetime.fromtimestamp(row.saved, UTC).isoformat(timespec="seconds"),
         "metrics": row.metrics,
         "best": sorted(row.best),
@@ -128,13 +138,15 @@ def _table(rows: list[_Row], valid: str) -> list[str]:
     names.sort(key=lambda name: not name.startswith("val"))  # validation metrics first
     shown = names[:_COLUMNS]
     now = time.time()
-    table = [["step", "epoch", "size", "age", *shown, ""]]
+    shares = any(row.stored < row.size for row in rows)
+    table = [["step", "epoch", "size", *(["stored"] if shares else []), "age", *shown, ""]]
     for row in rows:
         state = valid if not row.faults else f"damaged: {'; '.join(row.faults)}"
         results = [_result(row, name) for name in shown]
         epoch = str(row.info.get("epoch", "-"))
         age = format_age(now - row.saved)
-        table.append([str(row.step), epoch, format_size(row.size), age, *results, state])
+        sizes = [format_size(row.size), *([format_size(row.stored)] if shares else [])]
+        table.append([str(row.step), epoch, *sizes, age, *results, state])
     lines = [format_table(table, left=[len(table[0]) - 1])]
     if any(row.best for row in rows):
         lines.append("* best of the listed checkpoints")

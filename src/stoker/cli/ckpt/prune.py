@@ -7,17 +7,17 @@ from typing import Literal
 from stoker.checkpoint import Best, CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
-from stoker.cli.common import FAILED, OK
+from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import did_you_mean
 from stoker.hooks.base.monitor import Monitor
-from stoker.storage import format_size, local_path
+from stoker.storage import format_size
 
 
 def prune(options: argparse.Namespace) -> int:
     """Remove old checkpoints, or print which would be removed."""
-    path = local_path(options.path)
+    path = given_path(options.path)
     if is_checkpoint(path):
         raise ConfigError(f"'{path}' is a single checkpoint, expected a folder of checkpoints")
     find_all(path)  # raises if there are none

@@ -9,29 +9,24 @@ from math import prod
 from typing import Any
 
 from stoker.checkpoint.format.manifest import metrics_in
-from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.state_tree import Json
 from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.stored_tensors import StoredTensor
 from stoker.cli.ckpt.contents import Contents, bytes_of, dtype_name
-from stoker.cli.ckpt.find import find_one, format_age
-from stoker.cli.common import OK
+from stoker.cli.ckpt.find import find_one, format_age, saved_at
+from stoker.cli.common import OK, given_path
 from stoker.cli.output import emit
-from stoker.storage import format_size, local_path
+from stoker.storage import display, format_size
 
 
 def show(options: argparse.Namespace) -> int:
     """Print the contents of a checkpoint."""
-    contents = Contents.read(find_one(local_path(options.path)), verify=False)
+    contents = Contents.read(find_one(given_path(options.path)), verify=False)
     parts = (_head, _metrics, _settings, _model, _optimizers, _hooks, _others, _files)
     with reading(f"checkpoint '{contents.path}'"):
         lines = [line for part in parts for line in part(contents)]
         emit("checkpoint_contents", lines, **_plain(contents))
     return OK
-
-
-def _saved(contents: Contents) -> float:
-    return (contents.path / MANIFEST).stat().st_mtime
 
 
 def _plain(contents: Contents) -> dict[str, Any]:
@@ -41,7 +36,7 @@ def _plain(contents: Contents) -> dict[str, Any]:
         "step": manifest.step,
         **{name: value for name, value in manifest.info.items() if name != "metrics"},
         "metrics": metrics_in(manifest.info),
-        "saved": datetime.fromtimestamp(_saved(contents), UTC).isoformat(timespec="seconds"),
+        "saved": datetime.fromtimestamp(saved_at(contents.path), UTC).isoformat(timespec="seconds"),
         "world_size": manifest.world_size,
         "run": contents.part("run"),
         "hooks": contents.part("hooks"),
@@ -63,15 +58,15 @@ def _head(contents: Contents) -> Iterator[str]:
         for name, value in manifest.info.items()
         if isinstance(value, int | float | str) and name != "step"
     }
-    yield str(contents.path)
+    yield display(contents.path)
     parts = [f"step {manifest.step}", *(f"{name} {value}" for name, value in counters.items())]
     if run.get("stage") == "within":
         parts.append("within an epoch")
     if run.get("ended"):
         parts.append(f"run ended: {run['ended']}")
     yield f"  {', '.join(parts)}"
-    when = datetime.fromtimestamp(_saved(contents)).astimezone()
-    age = format_age(time.time() - _saved(contents))
+    when = datetime.fromtimestamp(saved_at(contents.path)).astimezone()
+    age = format_age(time.time() - saved_at(contents.path))
     processes = "1 process" if manifest.world_size == 1 else f"{manifest.world_size} processes"
     yield f"  saved {when:%Y-%m-%d %H:%M:%S} ({age} ago) by {processes}"
 

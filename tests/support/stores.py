@@ -1,0 +1,137 @@
+"""A real S3 server, and a proxy before it that fails in the ways that networks do."""
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+KEY, SECRET = "AKIATESTONLY", "a-secret-that-must-not-be-printed"
+BUCKET = "bucket"
+
+
+class S3Server:
+    """A server in a process of its own, which keeps its objects in memory."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._create_bucket()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _create_bucket(self) -> None:
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+                connection.request("PUT", f"/{BUCKET}")
+                assert connection.getresponse().status == 200
+                return
+            except ConnectionError:
+                assert self._process.poll() is None, "the server has ended"
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """Return the variables with which tools of S3 find a server."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }
+
+
+Fault = Callable[[str, str], str | None]
+"""Returns, for the method and path of a request, what happens to it: None forwards it."""
+
+
+class Proxy:
+    """Forwards requests to a server; `fault` decides which fail, and how.
+
+    "503" answers so; "drop" closes the connection; "lose" forwards the request and loses the
+    answer; "cut" forwards half of the body; "slow" waits first.
+    """
+
+    def __init__(self, server: S3Server) -> None:
+        self.fault: Fault = lambda method, path: None
+        self.requests: list[tuple[str, str]] = []
+        self.sent = 0
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def forward(self) -> None:
+                proxy.handle(self, server.port)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+
+    def handle(self, request: BaseHTTPRequestHandler, port: int) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.requests.append((request.command, request.path))
+        fault = self.fault(request.command, request.path)
+        if fault == "503":
+            request.send_response(503, "Slow Down")
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
+        if fault == "drop":
+            request.close_connection = True
+            return
+        if fault == "slow":
+            time.sleep(0.2)
+        headers = dict(request.headers)
+        if fault == "cut":
+            body = body[: len(body) // 2]
+            headers["Content-Length"] = str(len(body))
+        self.sent += len(body)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request(request.command, request.path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        if fault == "lose":
+            request.close_connection = True
+            return
+        request.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+                request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(data)
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+def use(monkeypatch, endpoint: str, cache: object) -> None:
+    """Let this process use a server, and a cache of its own."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment(endpoint).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("STOKER_CACHE", str(cache))
