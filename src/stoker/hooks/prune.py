@@ -9,11 +9,11 @@ from stoker.run import Run
 class Prune(ResultHook):
     """Report each result to an Optuna trial, and stop the run if the trial is to be pruned.
 
-        history = trainer.fit(…)                    # with hooks.Prune(trial)
-        if (history.stop_reason or "").startswith("pruned"):
-            raise optuna.TrialPruned(history.stop_reason)
+        prune = hooks.Prune(trial)
+        history = Trainer(engine, [*hooks.default(), prune]).fit(…)
+        prune.check()                               # raises optuna.TrialPruned if it was pruned
 
-    The run ends as stopped, not as failed: raise `optuna.TrialPruned` after the fit, not within.
+    The run itself ends as stopped, not as failed.
 
     Args:
         trial: The trial, with ``report(value, step)`` and ``should_prune()``.
@@ -29,10 +29,24 @@ class Prune(ResultHook):
                 )
         super().__init__(Monitor(monitor, mode))
         self.trial = trial
+        self.reason: str | None = None
         self.same_on_all_ranks = False  # each rank may have a trial of its own
+
+    def before_train(self, run: Run) -> None:
+        """Forget how an earlier fit ended."""
+        super().before_train(run)
+        self.reason = None
 
     def on_result(self, run: Run, value: float) -> None:
         """Report the result."""
         self.trial.report(value, run.step)
         if self.trial.should_prune():
-            run.stop(f"pruned at {self.monitor.name} {value:.6g}")
+            self.reason = f"pruned at {self.monitor.name} {value:.6g}"
+            run.stop(self.reason)
+
+    def check(self) -> None:
+        """Raise `optuna.TrialPruned` if the last fit was pruned."""
+        if self.reason is not None:
+            import optuna
+
+            raise optuna.TrialPruned(self.reason)
