@@ -34,7 +34,8 @@ class Lines(IterableDataset):
 seed_all(0)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 engine = Engine(model, torch.optim.Adam(model.parameters(), 3e-3), nn.CrossEntropyLoss())
-trainer = Trainer(engine, [*hooks.default(), hooks.Metrics("accuracy")], run_dir="runs/streaming")
+watch = [*hooks.default(checkpoint=hooks.Checkpoint("50st")), hooks.Metrics("accuracy")]
+trainer = Trainer(engine, watch, run_dir="runs/streaming")
 val = DataLoader(list(zip(torch.tensor(x[1500:] / 16).float(), y[1500:], strict=True)), 99)
 trainer.fit(DataLoader(Lines(), 50), val, max_steps=200, validate_every="50st")
 print(f"accuracy: {trainer.evaluate(val)['val/accuracy']:.3f}")
