@@ -33,7 +33,7 @@ heads = {
 }
 model = keras.Model(pixels, heads)
 losses = {h: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for h in heads}
-model.compile(keras.optimizers.Adam(3e-3), losses, {head: ["accuracy"] for head in heads})
+model.compile(keras.optimizers.Adam(3e-3), losses, metrics={head: ["accuracy"] for head in heads})
 model.fit(
     x[:1500],
     {head: labels[:1500] for head, labels in targets.items()},
