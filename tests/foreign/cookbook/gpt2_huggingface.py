@@ -37,6 +37,7 @@ args = TrainingArguments(
     bf16=True,
     eval_strategy="epoch",
     remove_unused_columns=False,
+    use_cpu=True,
 )
 trainer = Trainer(
     GPT2LMHeadModel(config),

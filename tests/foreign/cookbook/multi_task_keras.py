@@ -42,6 +42,5 @@ model.fit(
     validation_data=(x[1500:], val_targets),
     callbacks=[ValidateOn("noisy", noisy, val_targets)],
 )
-for loader, inputs in {"clean": x[1500:], "noisy": noisy}.items():
-    for name, score in model.evaluate(inputs, val_targets, 99, return_dict=True).items():
-        print(f"{loader} {name}: {score:.3f}")
+scores = model.evaluate(noisy, val_targets, 99, return_dict=True)
+print(f"accuracy on noisy images: {scores['digit_accuracy']:.3f}")
