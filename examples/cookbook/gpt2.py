@@ -27,13 +27,7 @@ def next_token(engine, batch):
 
 seed_all(0)
 config = GPT2Config(
-    vocab_size=256,
-    n_positions=64,
-    n_embd=64,
-    n_layer=2,
-    n_head=2,
-    bos_token_id=None,
-    eos_token_id=None,
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
 )
 model = GPT2LMHeadModel(config)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -18,13 +18,7 @@ def collate(rows):
 
 set_seed(0)
 config = GPT2Config(
-    vocab_size=256,
-    n_positions=64,
-    n_embd=64,
-    n_layer=2,
-    n_head=2,
-    bos_token_id=None,
-    eos_token_id=None,
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
 )
 args = TrainingArguments(
     "runs/gpt2",

@@ -28,8 +28,8 @@ class GPT2(L.LightningModule):
             n_embd=64,
             n_layer=2,
             n_head=2,
-            bos_token_id=None,
-            eos_token_id=None,
+            bos_token_id=0,
+            eos_token_id=0,
         )
         self.model = GPT2LMHeadModel(config)
         self.tokens = 0
