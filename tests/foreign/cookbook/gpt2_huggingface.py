@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 paragraphs = [p for name in sorted(topics) for p in topics[name].split("\n\n") if len(p) > 20]
-texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:740]]  # a byte is a token
+texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:484]]  # a byte is a token
 
 
 def collate(rows):
@@ -36,8 +36,8 @@ args = TrainingArguments(
 trainer = Trainer(
     GPT2LMHeadModel(config),
     args,
-    train_dataset=texts[:640],
-    eval_dataset=texts[640:],
+    train_dataset=texts[:384],
+    eval_dataset=texts[384:],
     data_collator=collate,
 )
 trainer.train()

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_schedule_with_warmup
 
 paragraphs = [p for name in sorted(topics) for p in topics[name].split("\n\n") if len(p) > 20]
-texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:740]]  # a byte is a token
+texts = [torch.tensor([*p.encode()[:64]]) for p in paragraphs[:484]]  # a byte is a token
 
 
 def collate(rows):
@@ -18,19 +18,15 @@ def collate(rows):
     return {"input_ids": ids, "attention_mask": (labels >= 0).long(), "labels": labels}
 
 
+config = GPT2Config(
+    vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+)
+
+
 class GPT2(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False  # a window's loss is divided by the tokens of all of it
-        config = GPT2Config(
-            vocab_size=256,
-            n_positions=64,
-            n_embd=64,
-            n_layer=2,
-            n_head=2,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
         self.model = GPT2LMHeadModel(config)
         self.tokens = 0
 
@@ -54,13 +50,13 @@ class GPT2(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
-        return [optimizer], [get_cosine_schedule_with_warmup(optimizer, 0, 60)]
+        return [optimizer], [get_cosine_schedule_with_warmup(optimizer, 0, 36)]
 
 
 L.seed_everything(0)
 model = GPT2()
-train = DataLoader(texts[:640], 16, shuffle=True, collate_fn=collate)
-val = DataLoader(texts[640:], 50, collate_fn=collate)
+train = DataLoader(texts[:384], 16, shuffle=True, collate_fn=collate)
+val = DataLoader(texts[384:], 50, collate_fn=collate)
 trainer = L.Trainer(
     max_epochs=3, accelerator="cpu", precision="bf16-mixed", default_root_dir="runs/gpt2"
 )
