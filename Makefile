@@ -7,7 +7,8 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers matrix clean same-python
+    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers cookbook matrix clean \
+    same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -103,6 +104,9 @@ stuck: .venv/installed-dev
 
 switchers: .venv/installed-dev
 	.venv/bin/python tests/foreign/switchers.py $(ARGS)
+
+cookbook: .venv/installed-dev
+	.venv/bin/python tests/foreign/cookbook.py $(ARGS)
 
 reshard: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)

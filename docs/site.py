@@ -23,12 +23,20 @@ REFERENCE = {
 }
 """The pages of the reference: a list of objects, or a module with all its public names."""
 
+LISTINGS = {
+    "examples/cookbook/": "examples/cookbook",
+    "examples/others/": "tests/foreign/cookbook",
+    "examples/": "examples",
+}
+"""Where files that pages link to are on the site, and in the repository."""
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the examples and the changelog, which are outside the docs folder, and the reference."""
-    for path in sorted((ROOT / "examples").iterdir()):
-        if path.suffix in (".py", ".yaml"):
-            files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
+    for place, folder in LISTINGS.items():
+        for path in sorted((ROOT / folder).iterdir()):
+            if path.suffix in (".py", ".yaml", ".ipynb"):
+                files.append(File.generated(config, place + path.name, abs_src_path=str(path)))
     for title, content in REFERENCE.items():
         text = f"# {title}\n\n{_directives(content)}\n"
         files.append(File.generated(config, f"api/{_slug(title)}.md", content=text))
@@ -41,7 +49,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Remove what only the tests read from fences, and adjust links to examples."""
     titled = re.sub(r"^```(python|yaml) ([\w-]+\.\w+)$", r'```\1 title="\2"', markdown, flags=re.M)
     plain = re.sub(r"^```(\w+) (?!title=).*$", r"```\1", titled, flags=re.M)
-    return plain.replace("](../examples/", "](examples/")
+    for place, folder in LISTINGS.items():
+        plain = plain.replace(f"](../{folder}/", f"]({place}")
+    return plain
 
 
 def _slug(title: str) -> str:

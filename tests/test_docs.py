@@ -17,6 +17,7 @@ In a text block, a line "…" stands for any number of omitted lines.
 import contextlib
 import inspect
 import io
+import json
 import os
 import re
 import shlex
@@ -239,12 +240,21 @@ def test_every_fence_is_understood(page: Path) -> None:
 def test_excerpts_are_lines_of_the_file_they_name(page: Path) -> None:
     for block in blocks(page):
         if block.source is not None:
-            there = _lines((ROOT / block.source).read_text("utf-8"))
+            there = _lines(_code(ROOT / block.source))
             excerpt = _lines(block.text)
             starts = [n for n, line in enumerate(there) if line == excerpt[0]]
             assert excerpt in [there[n : n + len(excerpt)] for n in starts], (
                 f"{page.name}:{block.line} is not an excerpt of {block.source}"
             )
+
+
+def _code(path: Path) -> str:
+    """Return a file, or the code cells of a notebook."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    cells = (one for one in json.loads(text)["cells"] if one["cell_type"] == "code")
+    return "\n".join("".join(one["source"]) for one in cells)
 
 
 def _lines(text: str) -> list[str]:
@@ -347,9 +357,8 @@ def test_the_points_of_the_loop_are_all_in_the_picture() -> None:
 
 def run_table() -> list[tuple[str, str]]:
     """Return the rows of the table of `run` fields: each name with its default."""
-    _, _, section = prose(ROOT / "docs" / "configuration.md").partition("## The fields of `run`")
-    section = section.partition("\n## ")[0]
-    return re.findall(r"^\| `(run\.[\w.]+)` \| `([^`]*)` \|", section, flags=re.MULTILINE)
+    text = prose(ROOT / "docs" / "run-fields.md")
+    return re.findall(r"^\| `(run\.[\w.]+)` \| `([^`]*)` \|", text, flags=re.MULTILINE)
 
 
 def test_the_table_of_run_fields_lists_every_field_with_its_default() -> None:

@@ -505,3 +505,27 @@ def test_detection_batches_count_their_images():
     run = Trainer(Engine(model, sgd(model)), [], step=step)
     run.fit([(images, targets)] * 3, epochs=1)
     assert run.run.samples == 6
+
+
+def test_a_criterion_may_return_losses_by_name():
+    def losses(outputs, targets):
+        loss = nn.functional.cross_entropy(outputs, targets)
+        return {"classes": 0.75 * loss, "smooth": 0.25 * loss}
+
+    plain, named = (
+        Trainer(Engine(model, sgd(model), criterion), [hooks.Loss()])
+        for model, criterion in ((net(), nn.CrossEntropyLoss()), (net(), losses))
+    )
+    plain.fit(batches(), batches(), epochs=1)
+    history = named.fit(batches(), batches(), epochs=1)
+    assert same_bits(plain.engine.model, named.engine.model)
+    assert {"train/classes", "train/smooth", "val/classes", "val/smooth"} <= set(history.names)
+    assert history["train/classes"] == pytest.approx([0.75 * history["train/loss"][0]])
+
+
+@pytest.mark.parametrize("extra", [{"loss": torch.zeros(())}, {"rows": torch.zeros(3)}])
+def test_a_criterion_that_returns_more_than_losses_is_rejected(extra):
+    model = net()
+    criterion = lambda outputs, targets: {"classes": outputs.mean(), **extra}
+    with pytest.raises(ValueError, match="expected a loss, or a dict of losses to be added"):
+        Trainer(Engine(model, sgd(model), criterion), []).fit(batches(), epochs=1)

@@ -88,6 +88,11 @@ def python_of(peer: Peer, folder: Path, log: Callable[[str], None]) -> Path:
     return place / "bin" / "python"
 
 
+def install(python: Path, needs: tuple[str, ...]) -> None:
+    """Install further packages into the environment of a peer."""
+    _pip(python.parent.parent, *needs)
+
+
 def version_of(peer: Peer, python: Path) -> str:
     """Return the version of its package; for Stoker, that of this checkout."""
     if not peer.package:

@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 
+import optuna
 import pytest
 import torch
 from torch import nn
@@ -314,12 +315,17 @@ class Trial:
 
 def test_a_pruned_trial_ends_as_stopped_and_not_as_failed(tmp_path):
     trial = Trial(prune_at=2)
-    one = Trainer(engine(), [*hooks.default(progress=False), hooks.Prune(trial)], run_dir=tmp_path)
+    prune = hooks.Prune(trial)
+    one = Trainer(engine(), [*hooks.default(progress=False), prune], run_dir=tmp_path)
     history = one.fit(DATA, DATA, epochs=5)
     assert history.stop_reason.startswith("pruned at val/loss")
     assert [step for step, _ in trial.reported] == [6, 12]
     assert one.run.error is None
     assert "the run failed" not in (tmp_path / "log.txt").read_text()
+    with pytest.raises(optuna.TrialPruned, match="pruned at val/loss"):
+        prune.check()
+    one.fit(DATA, DATA, epochs=5)
+    prune.check()
 
 
 def test_the_number_of_steps_is_known_before_a_fit():

@@ -115,6 +115,18 @@ def test_the_row_of_a_step_is_written_once(tmp_path):
     ]
 
 
+def test_an_evaluation_after_a_resumed_fit_keeps_what_the_fit_has_written(tmp_path):
+    for epochs in (1, 3):
+        one = Trainer(
+            engine(), hooks.default(log_every=2, progress=False), run_dir=tmp_path / "run"
+        )
+        one.fit(batches(), batches(8), epochs=epochs)
+    fitted = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert {row["step"] for row in fitted} >= {2, 5, 8, 10, 14, 15}
+    one.evaluate(batches(8))
+    assert read_json_lines(tmp_path / "run" / "metrics.jsonl")[: len(fitted)] == fitted
+
+
 def test_a_number_put_once_is_written_under_the_step_it_was_put_at(tmp_path):
     once = Callback(after_step=lambda run: run.record("once", 7.0) if run.step == 3 else None)
     run = Trainer(engine(), [once, hooks.Write(JsonLines(), every=5)], run_dir=tmp_path)

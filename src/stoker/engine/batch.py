@@ -47,7 +47,7 @@ def call_model(engine: Engine, inputs: Any, *more: Any) -> Any:
 
 
 def forward_with_criterion(engine: Engine, batch: Batch) -> Output:
-    """Compute ``criterion(model(inputs), targets)``."""
+    """Compute ``criterion(model(inputs), targets)``: a loss, or a dict of losses to be added."""
     inputs, targets = batch if batch.__class__ is tuple and len(batch) == 2 else split_inputs(batch)
     outputs = call_model(engine, inputs)
     try:
@@ -55,7 +55,22 @@ def forward_with_criterion(engine: Engine, batch: Batch) -> Output:
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
         _explain(error, engine.given_criterion, batch, outputs, targets)
         raise
+    if isinstance(loss, Mapping):
+        loss, losses = _sum_of_losses(engine.given_criterion, loss)
+        return Output(loss, outputs, targets, scalars=losses)
     return Output(loss, outputs, targets)
+
+
+def _sum_of_losses(criterion: Any, found: Mapping[Any, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the sum of the losses that a criterion returned by name, and each of them."""
+    loss, losses = (None, {}) if "loss" in found else find_loss(found)
+    if loss is None:
+        name = getattr(criterion, "__name__", type(criterion).__name__)
+        raise ValueError(
+            f"criterion {name} returned {describe(found)}: expected a loss, or a dict of losses "
+            "to be added (one number each, none named 'loss')"
+        )
+    return loss, losses
 
 
 def _explain(error: Exception, criterion: Any, batch: Batch, outputs: Any, targets: Any) -> None:

@@ -44,7 +44,8 @@ class Engine:
     Args:
         model: the module to train; it is moved to ``device``.
         optimizer: one optimizer, or several by name: ``{"generator": …, "critic": …}``.
-        criterion: the loss function; None if the model returns its own loss.
+        criterion: the loss function, which returns a loss or a dict of losses to be added; None if
+            the model returns its own loss.
         lr_scheduler: a torch scheduler, or several by the names of their optimizers.
         lr_step: whether the scheduler steps after every update or after every epoch.
         device: "auto", "cpu", "cuda", "cuda:2", "mps", …

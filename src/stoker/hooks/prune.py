@@ -6,17 +6,19 @@ from stoker.core import dist
 from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
+_PRUNED = "pruned at"
+
 
 class Prune(ResultHook):
     """Report each result to an Optuna trial, and stop the run if the trial is to be pruned.
 
-        history = trainer.fit(…)                    # with hooks.Prune(trial)
-        if (history.stop_reason or "").startswith("pruned"):
-            raise optuna.TrialPruned(history.stop_reason)
+        prune = hooks.Prune(trial)
+        history = Trainer(engine, [*hooks.default(), prune]).fit(…)
+        prune.check()                               # raises optuna.TrialPruned if it was pruned
 
-    The run ends as stopped, not as failed: raise `optuna.TrialPruned` after the fit, not within.
-    A trial that has trained to its end is complete and not pruned. The trial is no part of the
-    identity of the run: one with the same values resumes what another has begun.
+    The run itself ends as stopped, not as failed. A trial that has trained to its end is complete
+    and not pruned. The trial is no part of the identity of the run: one with the same values
+    resumes what another has begun.
 
     In a job of several ranks, the trial of rank 0 gets the results and decides for all of them;
     the others may pass None.
@@ -34,11 +36,13 @@ class Prune(ResultHook):
             _check_trial(trial)
         super().__init__(Monitor(monitor, mode))
         self.trial = trial
+        self.reason: str | None = None
         self.same_on_all_ranks = False  # only rank 0 has a trial
 
     def before_train(self, run: Run) -> None:
-        """Check that the rank that reports has a trial."""
+        """Forget how an earlier fit ended, and check that the rank that reports has a trial."""
         super().before_train(run)
+        self.reason = None
         if dist.is_main():
             _check_trial(self.trial)
 
@@ -48,7 +52,19 @@ class Prune(ResultHook):
             return
         self.trial.report(value, run.step)
         if self.trial.should_prune() and not run.limit_reached:
-            run.stop(f"pruned at {self.monitor.name} {value:.6g}")
+            run.stop(f"{_PRUNED} {self.monitor.name} {value:.6g}")
+
+    def after_train(self, run: Run) -> None:
+        """Keep whether the run was pruned, on every rank."""
+        reason = run.stop_reason or ""
+        self.reason = reason if reason.startswith(_PRUNED) else None
+
+    def check(self) -> None:
+        """Raise `optuna.TrialPruned` if the last fit was pruned."""
+        if self.reason is not None:
+            import optuna
+
+            raise optuna.TrialPruned(self.reason)
 
 
 def _check_trial(trial: Any) -> None:

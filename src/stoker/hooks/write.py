@@ -98,7 +98,7 @@ class Write(Periodic):
         """Close the writers."""
         for writer in self._open:
             writer.close()
-        self._open = []
+        self._open, self._started_at = [], 0  # what this fit has written stays
 
     def act(self, run: Run) -> None:
         """Write all events since the last write."""
