@@ -48,6 +48,11 @@ class Parallel:
     )
     virtual: int | None = _option(None, "Pipeline: stages per process.", rules.at_least(1))
     unused: bool = _option(False, "Replicas: allow parameters that a step does not use.")
+    logical_ranks: int | None = _option(
+        None,
+        "Replicas: the arithmetic of this many ranks, on any number of processes.",
+        rules.at_least(2),
+    )
 
 
 @dataclass(frozen=True)
