@@ -7,8 +7,8 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers cookbook matrix clean \
-    same-python
+    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers cookbook matrix \
+    same-bits clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -29,6 +29,7 @@ help:
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
+	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -81,6 +82,7 @@ bench-parts: .venv/installed-dev
 bench-parallel: .venv/installed
 	.venv/bin/python benchmarks/parallel.py $(ARGS)
 	.venv/bin/python benchmarks/layouts.py
+	.venv/bin/python benchmarks/logical.py
 
 bench-board: .venv/installed-dev
 	.venv/bin/python benchmarks/board.py $(ARGS)
@@ -110,6 +112,10 @@ cookbook: .venv/installed-dev
 
 reshard: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)
+
+same-bits: .venv/installed-dev
+	STOKER_SAME_BITS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
+	    tests/parallel/test_logical_ranks.py $(ARGS)
 
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)

@@ -141,7 +141,11 @@ def pipeline(data: Data) -> None:
 
 
 def stoker(
-    layout: Layout, make_hooks: Callable[[], list[Hook]], *, by_tokens: bool = False
+    layout: Layout,
+    make_hooks: Callable[[], list[Hook]],
+    *,
+    by_tokens: bool = False,
+    **size: int,
 ) -> Loop:
     def loop(data: Data) -> Engine:
         def step(engine: Engine, windows: Tensor) -> Output:
@@ -149,7 +153,7 @@ def stoker(
             loss = data.compute_loss(scores, windows)
             return Output(loss, weight=windows[:, 1:].numel() if by_tokens else None)
 
-        model = transformer()
+        model = transformer(**size)
         engine = Engine(model, adamw(model), layout=layout, clip_norm=1.0)
         Trainer(engine, make_hooks(), step=step).fit(data.loader(layout.data_ranks), epochs=1)
         return engine

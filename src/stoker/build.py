@@ -182,7 +182,7 @@ def _build_parts(
     optimizer = scheduler = None
     if training:
         optimizer = _optimizer(builder, tree["optimizer"], model, resolve_device(run.device))
-        shard = DataShard(0, layout.data_ranks)
+        shard = DataShard(0, layout.data_ranks, layout.logical_ranks and 1)
         per_epoch = _steps_per_epoch(run, loaders.get("train_loader"), shard)
         steps = _scheduler_steps(run, per_epoch)
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, steps)
@@ -272,7 +272,9 @@ def layout_of(run: RunConfig) -> Layout:
     Raises:
         ValueError: its fields contradict each other.
     """
-    values = {one.name: getattr(run.parallel, one.name) for one in fields(Layout)}
+    values = {one.name: getattr(run.parallel, one.name) for one in fields(run.parallel)}
+    if run.parallel.logical_ranks is not None:
+        values["threads"] = run.threads or 1
     try:
         return Layout(**values)
     except ValueError as error:

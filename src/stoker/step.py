@@ -10,7 +10,14 @@ from torch import Tensor, isfinite
 from stoker.core.errors import NonFiniteError
 from stoker.core.tree import describe
 from stoker.core.types import Batch, Output
-from stoker.engine import Engine, PlainSchedule, Schedule, StepContext
+from stoker.engine import (
+    Engine,
+    LogicalSchedule,
+    LogicalStep,
+    PlainSchedule,
+    Schedule,
+    StepContext,
+)
 from stoker.engine.batch import (
     call_model,
     find_loss,
@@ -37,6 +44,11 @@ class Points(Protocol):
         """By point, what is called there; empty for a point that no hook uses."""
         ...
 
+    @property
+    def reads_outputs(self) -> Collection[str]:
+        """Where hooks read the outputs of the model: "train", "val", both or neither."""
+        ...
+
     def fire(self, point: str) -> None:
         """Call the hooks of a point."""
         ...
@@ -46,6 +58,7 @@ class _NoPoints:
     """No hooks: a step outside of a trainer."""
 
     calls: Mapping[str, Collection[object]] = defaultdict(tuple)
+    reads_outputs: Collection[str] = ()
 
     def fire(self, point: str) -> None:
         """Call nothing."""
@@ -121,7 +134,7 @@ class Step:
         An override calls ``run.add_output(Output(…))`` to show hooks a loss, and
         ``self.points.fire("before_update")`` to let them act before the update.
         """
-        engine = run.engine
+        engine, model = run.engine, run.engine.parallel_model
         engine.zero_grad()
         weights = self._weigh(run)
         forward = engine.precision.cast(self.forward)
@@ -137,6 +150,7 @@ class Step:
                 backward,
                 on_output,
                 weights.weigh,
+                None if model.logical_ranks is None else self._logical_step(run, "train"),
             )
         )
         if weights.total is not None and (total := weights.total()) != weights.expected:
@@ -155,19 +169,44 @@ class Step:
             self.adjust_lr(engine, run)
         return True
 
-    def val_weight(self, run: Run) -> float | None:
-        """Return the weight of the current validation batch; None if it is its samples."""
+    def validate(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
+        """Run the current validation batch forward, and add its output to the run."""
+        if run.engine.parallel_model.logical_ranks is not None:
+            self._validate_logical_ranks(run, forward)
+            return
+        output = self.schedule.forward_only(run.engine, run.batches[0], forward)
+        if output is not None:
+            run.add_output(as_val_output(self, output), self.val_weight(run))
+
+    def val_weight(self, run: Run, number: int = 0) -> float | None:
+        """Return the weight of a current validation batch; None if it is its samples."""
         weigh = run.engine.target_weight
-        if weigh is None or not run.sizes[0] or self.owns & {"forward", "val_forward"}:
+        if weigh is None or not run.sizes[number] or self.owns & {"forward", "val_forward"}:
             return None
-        return weigh.of(run.batches[0])
+        return weigh.of(run.batches[number])
+
+    def _validate_logical_ranks(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
+        def evaluated(number: int, batch: Batch) -> Output:
+            output = as_val_output(self, forward(run.engine, batch))
+            run.add_output(output, self.val_weight(run, number))
+            return output
+
+        assert isinstance(self.schedule, LogicalSchedule)
+        logical = self._logical_step(run, "val")
+        self.schedule.evaluate(run.engine, run.batches, evaluated, logical)
+
+    def _logical_step(self, run: Run, reader: str) -> LogicalStep:
+        assert run.feeder is not None
+        rounds = run.feeder.rounds
+        reads_outputs = reader in self.points.reads_outputs
+        return LogicalStep(run.step, rounds.start, len(rounds), run.outputs, reads_outputs)
 
     def _weigh(self, run: Run) -> StepWeights:
         """Return the weights of the batches: their samples, or the targets that count."""
         engine, ranks = run.engine, run.engine.parallel_model.data_ranks
         weigh = engine.target_weight
         if weigh is not None and "forward" not in self.owns:
-            return weigh_batches(weigh, run.batches, run.sizes, run.expected, ranks)
+            return weigh_batches(weigh, run.batches, run.sizes, run.expected, engine.parallel_model)
         if (ranks > 1 or len(run.batches) > 1) and not self._has_ignored:
             self._has_ignored = not engine.loss_is_sum and has_ignored(run.batches)
         return StepWeights(run.sizes, run.expected)

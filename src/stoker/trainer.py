@@ -15,7 +15,7 @@ from stoker.core import dist
 from stoker.core.errors import Preempted, check_number
 from stoker.core.every import Every
 from stoker.core.log import get_logger
-from stoker.core.seed import preserve_rng, seed_shard
+from stoker.core.seed import preserve_rng
 from stoker.core.tree import concatenate, map_tensors
 from stoker.core.types import Batch, Output
 from stoker.core.user_state import UserState
@@ -39,7 +39,7 @@ from stoker.resume.user_objects import saved_by_others, training_roots
 from stoker.run import Run, RunControl, Task
 from stoker.rundir.folder import RunFolder
 from stoker.rundir.identity import Identity
-from stoker.step import as_val_output, resolve_step, step_name
+from stoker.step import resolve_step, step_name
 from stoker.storage import local_path
 
 _log = get_logger()
@@ -91,7 +91,7 @@ class Trainer:
                 f"engine is a {type(engine).__name__}, expected Engine(model, optimizer, …)"
             )
         self.engine = engine
-        self.step = resolve_step(step, schedule or schedule_for(engine.layout))
+        self.step = resolve_step(step, schedule_for(engine.layout, schedule))
         self.accumulate, self.last_window = accumulate, last_window
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(f"params is a {type(params).__name__}, expected values by name")
@@ -258,9 +258,7 @@ class Trainer:
                 for window in run.feeder:
                     control.begin_step(window)
                     fire("before_val_step")
-                    output = self.step.schedule.forward_only(engine, window[0], val_forward)
-                    if output is not None:
-                        run.add_output(as_val_output(self.step, output), self.step.val_weight(run))
+                    self.step.validate(run, val_forward)
                     fire("after_val_step")
                     control.end_step()
                 fire("after_val")
@@ -307,11 +305,11 @@ class Trainer:
             run.feeder, forward_only = feeder, self.step.schedule.forward_only
             observed = hooks.calls["before_predict_step"] or hooks.calls["after_predict_step"]
             hooks.fire("before_predict")
-            for window in feeder:
+            for batch in (batch for window in feeder for batch in window):
                 if observed:
-                    outputs = self._predict_observed(hooks, window, predict)
+                    outputs = self._predict_observed(hooks, batch, predict)
                 else:
-                    outputs = forward_only(engine, window[0], predict)
+                    outputs = forward_only(engine, batch, predict)
                 if outputs is not None and not feeder.padding:
                     gathered.append(
                         map_tensors(Tensor.cpu, outputs) if engine.moves_batches else outputs
@@ -320,12 +318,12 @@ class Trainer:
             gathered = engine.parallel_model.gather_outputs(gathered, feeder.interleave)
         return gathered[0] if one_batch else concatenate(gathered)
 
-    def _predict_observed(self, hooks: HookList, window: list[Batch], predict: Any) -> Any:
+    def _predict_observed(self, hooks: HookList, batch: Batch, predict: Any) -> Any:
         """Predict one batch as a step that hooks see and may change; None if others have it."""
         run = self.run
-        self._control.begin_step(window)
+        self._control.begin_step([batch])
         hooks.fire("before_predict_step")
-        outputs = self.step.schedule.forward_only(self.engine, window[0], predict)
+        outputs = self.step.schedule.forward_only(self.engine, run.batches[0], predict)
         if outputs is not None:
             run.add_output(Output(outputs=outputs))
         hooks.fire("after_predict_step")
@@ -394,7 +392,11 @@ class Trainer:
         self.step.begin(hooks)
         self._busy = True
         try:
-            with run.events, hooks.ending("after_run", self._control.drop_step):
+            with (
+                run.events,
+                self.engine.parallel_model.observing(),
+                hooks.ending("after_run", self._control.drop_step),
+            ):
                 first = not self._attached
                 if first:
                     self.hooks.fire("attach")
@@ -439,7 +441,7 @@ class Trainer:
                 hooks.ending("after_train", self._control.drop_step),
             ):
                 if manager.starts:
-                    seed_shard(self.seed, self.engine.parallel_model.data_rank)
+                    self.engine.parallel_model.seed(self.seed)
                 hooks.fire("before_train")
                 manager.begin(feeder)
                 yield manager

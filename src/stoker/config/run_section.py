@@ -51,6 +51,11 @@ class Parallel:
     sync_batchnorm: bool = _option(
         False, "Batch norms use the statistics of the batches of all processes."
     )
+    logical_ranks: int | None = _option(
+        None,
+        "Replicas: the arithmetic of this many ranks, on any number of processes.",
+        rules.at_least(2),
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch.distributed as c10d
 T = TypeVar("T")
 
 _alone = False
+_observes_everything = False
 _rank = 0
 _agreed_time: float | None = None
 _groups: dict[tuple[int, ...], Any] = {}
@@ -142,6 +143,16 @@ def is_main() -> bool:
 def all_reduce_sum(*numbers: float) -> list[float]:
     """Return each number summed over all ranks, in double precision. All ranks must call it."""
     return _all_reduce(numbers, c10d.ReduceOp.SUM)
+
+
+def sum_observed(*numbers: float) -> list[float]:
+    """Return each number summed over all that the ranks observe. All ranks must call it."""
+    return list(numbers) if _observes_everything else all_reduce_sum(*numbers)
+
+
+def gather_observed(value: Any) -> list[Any]:
+    """Return what the ranks observe, once each. All ranks must call it."""
+    return [value] if _observes_everything else all_gather_object(value)
 
 
 def start_sum(number: float) -> Callable[[], float]:
@@ -283,6 +294,17 @@ def alone() -> Iterator[None]:
         yield
     finally:
         _alone = before
+
+
+@contextmanager
+def observing_everything() -> Iterator[None]:
+    """Within the block, every rank observes the data of all, so that there is nothing to add."""
+    global _observes_everything  # noqa: PLW0603
+    before, _observes_everything = _observes_everything, True
+    try:
+        yield
+    finally:
+        _observes_everything = before
 
 
 def _connected() -> bool:

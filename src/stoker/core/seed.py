@@ -26,6 +26,23 @@ def seed_shard(seed: int | None, shard: int) -> None:
         _SET_BY_RUNS.add(torch.initial_seed())
 
 
+def mixed_seed(*numbers: int) -> int:
+    """Return a seed of 63 bits that depends on all of these numbers and on their order."""
+    mixed = 0
+    for number in numbers:
+        mixed = mix(mixed + number)
+    return mixed >> 1
+
+
+def mix(number: int) -> int:
+    """Mix all bits of ``number`` into 64 bits, with the finalizer of splitmix64."""
+    number = (number + 0x9E3779B97F4A7C15) & _MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+    return number ^ (number >> 31)
+
+
+_MASK = 2**64 - 1
 _SET_BY_RUNS: set[int] = set()
 _LARGEST_SEED = 2**32
 

@@ -27,6 +27,7 @@ from stoker.data.dataloader import (
     workers_running,
 )
 from stoker.data.resume.loader_check import check_loader, is_resharded, properties_of
+from stoker.data.resume.logical import Round, logical_strategy_for
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
 from stoker.data.resume.strategies import ShardedStrategy, strategy_for
@@ -95,13 +96,16 @@ class BatchFeeder:
         self._name = name
         self._shard = shard
         self._mode = sharding_mode(loader, shard)
-        self._synced = self._mode is ShardingMode.PER_RANK
-        self._default_strategy = self._strategy = strategy_for(loader, name, shard)
+        self._is_logical = shard.logical_ranks is not None
+        self._synced = self._mode is ShardingMode.PER_RANK and not self._is_logical
+        choose = logical_strategy_for if self._is_logical else strategy_for
+        self._default_strategy = self._strategy = choose(loader, name, shard)
         if self._synced:
             warn_if_unsharded(loader, name, shard)
             self._strategy.length = longest_of(self._strategy.length)
         self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
+        self._rounds: list[Round] = []  # those of the current window, with logical ranks
         self.user_state: UserState | None = None
         self._restored: Entries = []  # of `user_state`
         self._restart_workers = False  # whether persistent workers ran when the state was saved
@@ -154,11 +158,16 @@ class BatchFeeder:
         Padding keeps the ranks in lockstep. It repeats data that counts elsewhere, so it has
         weight 0.
         """
-        if self._shard.world_size == 1:
+        if self._shard.world_size == 1 or self._is_logical:
             return 0
         if self._synced:
             return self._window.padding
         return self._strategy.padding(self.position.batches)
+
+    @property
+    def rounds(self) -> range:
+        """With logical ranks: the numbers of the micro-batches of each in the current window."""
+        return range(self.position.batches - len(self._rounds), self.position.batches)
 
     def global_size(self, sizes: Sequence[int]) -> int:
         """Return the number of samples in the current window on all ranks, without padding.
@@ -170,6 +179,8 @@ class BatchFeeder:
         """
         if self._shard.world_size == 1:
             return sum(sizes)
+        if self._is_logical:
+            return sum(one.samples for one in self._rounds)
         if self._synced:
             return self._window.samples
         if self._mode is ShardingMode.EVEN:
@@ -186,7 +197,9 @@ class BatchFeeder:
         """
         if self._synced or self._mode is ShardingMode.SINGLE:
             return list(outputs[self._shard.rank])
-        return interleave(outputs, by_row=getattr(self.loader, "batch_sampler", None) is not None)
+        is_sharded = self._mode is ShardingMode.SHARDED
+        by_row = is_sharded and getattr(self.loader, "batch_sampler", None) is not None
+        return interleave(outputs, by_row=by_row)
 
     def generators(self) -> list[torch.Generator]:
         """Return the generators of the loader and its components, without the global one."""
@@ -283,8 +296,26 @@ class BatchFeeder:
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """Yield the windows of a new pass, or the rest of a restored one."""
+        if self._is_logical:
+            return self._logical_windows()
         windows = self._windows()
         return self._in_lockstep(windows) if self._synced else windows
+
+    def _logical_windows(self) -> Iterator[list[Batch]]:
+        """Yield the batches of this process's logical ranks; a window may have none of them."""
+        source: Iterable[Any] = self._begin()
+        position = self.position
+        rounds = iter(self._timed(source) if self.timed else source)
+        while taken := list(islice(rounds, self.accumulate)):
+            if len(taken) < self.accumulate and self.last_window == "drop":
+                break
+            self._rounds = taken
+            position.batches += len(taken)
+            position.drained = taken[-1].is_last
+            yield [batch for one in taken for batch in one.batches]
+        if not position.batches:
+            raise ValueError(f"{self._name} yielded no batches: expected at least one per pass")
+        position.drained = position.ended = True
 
     def _windows(self) -> Iterator[list[Batch]]:
         source = self._begin()

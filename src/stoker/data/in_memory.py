@@ -84,6 +84,11 @@ def batches_of(loader: Any) -> Iterator[Batch]:
     return map(gather, order)
 
 
+def can_gather(loader: Any) -> bool:
+    """Return whether the batches of a loader are gathered, so that reading them draws nothing."""
+    return _gather_of(loader) is not None
+
+
 def _gathering(loader: Any, gather: Gather) -> Any:
     """Return a copy of the loader whose iterators gather."""
     twin = copy(loader)

@@ -19,6 +19,7 @@ def total_steps(
     accumulate: int = 1,
     last_window: LastWindow = "flush",
     limit_train_batches: int | float | None = None,
+    logical_ranks: int | None = None,
 ) -> int:
     """Return the number of updates that a `fit` with these arguments makes, for LR schedules.
 
@@ -26,10 +27,13 @@ def total_steps(
         scheduler = nn.lr.cosine(optimizer, steps, warmup_ratio=0.1)
 
     In a job of several processes whose data is sharded by the trainer, it joins the other
-    processes, so that each counts its share.
+    processes, so that each counts its share. With logical ranks, pass their number: the steps do
+    not depend on the processes.
     """
     dist.connect()
     shard = DataShard(dist.rank(), dist.world_size())
+    if logical_ranks is not None:
+        shard = DataShard(0, logical_ranks, 1)
     feeder = BatchFeeder(
         train_loader, accumulate, last_window=last_window, limit=limit_train_batches, shard=shard
     )

@@ -12,7 +12,7 @@ import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch.utils.data import Dataset, IterableDataset
 
-_MASK = 2**64 - 1
+from stoker.core.seed import mix
 
 
 class SeededDataset(Dataset[Any]):
@@ -79,10 +79,10 @@ class SeededDataset(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def _key(self) -> int:
-        return _mix(_mix(self.seed) + self.epoch)
+        return mix(mix(self.seed) + self.epoch)
 
     def _read(self, index: Any, key: int) -> Any:
-        number = _mix(key + _index_to_int(index))
+        number = mix(key + _index_to_int(index))
         random.seed(number)
         np.random.seed(number >> 32)
         torch.default_generator.manual_seed(number & 0xFFFFFFFF)
@@ -107,14 +107,6 @@ def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
             np.random.set_state(numpy)
         torch.default_generator.set_state(torch_)
         random.setstate(python)
-
-
-def _mix(number: int) -> int:
-    """Mix all bits of ``number`` into 64 bits, with the finalizer of splitmix64."""
-    number = (number + 0x9E3779B97F4A7C15) & _MASK
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
-    return number ^ (number >> 31)
 
 
 def _index_to_int(index: Any) -> int:

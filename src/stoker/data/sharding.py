@@ -27,10 +27,17 @@ class DataShard:
     """The shard of the data that this process reads: number ``rank`` of ``world_size``.
 
     Processes that hold parts of one model, as with tensor parallelism, read the same shard.
+
+    Args:
+        rank: the number of the shard.
+        world_size: the number of shards.
+        logical_ranks: the number of shards, from ``rank`` on, that this process reads as so many
+            logical ranks; None if it is a rank itself.
     """
 
     rank: int = 0
     world_size: int = 1
+    logical_ranks: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -173,9 +180,22 @@ class ShardPlan:
 
     def indices(self, batch: int) -> range:
         """Return the indices into the order that this rank reads in a batch."""
+        return self.indices_of(0 if self.is_padding(batch) else self.shard.rank, batch)
+
+    def indices_of(self, rank: int, batch: int) -> range:
+        """Return the indices into the order that a rank reads in a batch; empty if none is left."""
         begin, end = self.consumed_before(batch), self.consumed_before(batch + 1)
-        rank = 0 if self.is_padding(batch) else self.shard.rank
         return range(begin + rank, end, self.shard.world_size)
+
+    def logical_batches(self, batch: int) -> list[tuple[int, range]]:
+        """Return the logical ranks of this process that have a part of a batch, with its indices.
+
+        There is no padding: logical ranks need not run in lockstep.
+        """
+        first = self.shard.rank
+        ranks = range(first, first + (self.shard.logical_ranks or 0))
+        found = [(rank, self.indices_of(rank, batch)) for rank in ranks]
+        return [(rank, indices) for rank, indices in found if indices]
 
     def is_padding(self, batch: int) -> bool:
         """Return whether nothing is left for this rank in a batch."""

@@ -175,7 +175,11 @@ class Engine:
     @property
     def data_shard(self) -> DataShard:
         """The shard of the data that this process reads."""
-        return DataShard(self.parallel_model.data_rank, self.parallel_model.data_ranks)
+        model = self.parallel_model
+        if model.logical_ranks is not None:
+            ranks = model.logical_ranks
+            return DataShard(ranks.start, model.data_ranks, len(ranks))
+        return DataShard(model.data_rank, model.data_ranks)
 
     @property
     def stages(self) -> Stages | None:

@@ -60,7 +60,9 @@ class ForwardBackward:
             expected = dist.all_reduce_sum(expected)[0] / dist.world_size()
         weights = StepWeights(sizes, expected)
         if self._is_default and engine.target_weight is not None:
-            weights = weigh_batches(engine.target_weight, batches, sizes, expected, ranks)
+            weights = weigh_batches(
+                engine.target_weight, batches, sizes, expected, engine.parallel_model
+            )
 
         def on_output(result: Any, size: float | None = None) -> Output:
             output = result if isinstance(result, Output) else Output(find_loss(result)[0])

@@ -13,7 +13,14 @@ from stoker.core.log import get_logger
 from stoker.core.tree import batch_size, concatenate, describe, split_batch
 from stoker.core.types import Batch
 from stoker.engine.engine import Engine
-from stoker.engine.schedule import Forward, StepContext, has_weight, scale_gradients
+from stoker.engine.logical_schedule import LogicalSchedule
+from stoker.engine.schedule import (
+    Forward,
+    Schedule,
+    StepContext,
+    has_weight,
+    scale_gradients,
+)
 from stoker.parallel import Layout, Stages
 from stoker.parallel.pipeline.forward_passes import Call, Shapes, forward_only, infer_shapes
 from stoker.parallel.pipeline.stage_plan import (
@@ -333,8 +340,21 @@ def _replace_model(engine: Engine, model: Callable[..., Any]) -> Iterator[None]:
         engine._forward = before
 
 
-def schedule_for(layout: Layout) -> PipelineSchedule | None:
-    """Return the schedule of a layout with pipeline stages; None without stages."""
+def schedule_for(layout: Layout, given: Schedule | None = None) -> Schedule | None:
+    """Return the schedule that was given, or the one that a layout needs; None for the plain one.
+
+    Raises:
+        ValueError: the layout cannot execute the given schedule.
+    """
+    if layout.logical_ranks is not None:
+        if not isinstance(given, LogicalSchedule | None):
+            raise ValueError(
+                f"schedule is {type(given).__name__}, but the layout has logical_ranks, which "
+                "LogicalSchedule orders: leave schedule out"
+            )
+        return given or LogicalSchedule()
+    if given is not None:
+        return given
     if layout.pipeline == 1:
         return None
     return PipelineSchedule(layout.schedule, layout.microbatches)  # type: ignore[arg-type]

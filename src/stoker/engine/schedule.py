@@ -41,6 +41,7 @@ class StepContext:
         backward: adds the gradients of a loss to those of the step.
         on_output: called with every output, in the order of the micro-batches.
         weigh: returns the weight of a part of a batch; None if it follows from its samples.
+        logical: what logical ranks need to know of the step; None in a layout without them.
     """
 
     engine: Engine
@@ -51,6 +52,7 @@ class StepContext:
     backward: Backward
     on_output: OnOutput
     weigh: Callable[[Batch], float | None] | None = None
+    logical: Any = None
 
 
 class Schedule(Protocol):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stoker.core import dist
 from stoker.core.log import get_logger
 from stoker.core.types import Batch
+from stoker.parallel import ParallelModel
 
 _log = get_logger()
 
@@ -100,7 +100,7 @@ def weigh_batches(
     batches: Sequence[Batch],
     sizes: Sequence[int],
     expected: float,
-    data_ranks: int,
+    model: ParallelModel,
 ) -> StepWeights:
     """Return the weights of the batches of a step. All ranks must call it.
 
@@ -112,19 +112,37 @@ def weigh_batches(
         batches: the batches of this process.
         sizes: the number of samples in each; 0 for a padding batch.
         expected: the samples of the step on a rank that has an even share of them.
-        data_ranks: the number of shards that the data is divided into.
+        model: adds the weights over all ranks.
     """
     weights = [weigh.of(batch) for batch in batches]
+    if model.logical_ranks is not None:
+        return _weigh_logical(weigh, weights, sizes, expected, model)
     if None in weights:
         return StepWeights(sizes, expected)
     known = [w if w and size else 0 for w, size in zip(weights, sizes, strict=True)]
     total = float(sum(known))
-    if data_ranks > 1:
-        wait, ranks = dist.start_sum(total), dist.world_size()
+    if model.data_ranks > 1:
+        wait = model.start_mean(known)
         if batches[0][1].ndim < 2:
-            return StepWeights(known, expected, lambda: wait() / ranks, weigh.of)
-        total = wait() / ranks
+            return StepWeights(known, expected, wait, weigh.of)
+        total = wait()
     return StepWeights(known, total, None, weigh.of) if total else StepWeights(sizes, expected)
+
+
+def _weigh_logical(
+    weigh: TargetWeight,
+    weights: Sequence[float | None],
+    sizes: Sequence[int],
+    expected: float,
+    model: ParallelModel,
+) -> StepWeights:
+    """Return the weights of the batches of logical ranks, of which a process may have none."""
+    unknown = float("nan")
+    known = [unknown if weight is None else weight for weight in weights]
+    total = model.start_mean(known)()
+    if not total > 0:  # a weight is unknown somewhere, or there are none
+        return StepWeights(sizes, expected)
+    return StepWeights(known, total, None, weigh.of)
 
 
 def has_ignored(batches: Sequence[Batch]) -> bool:

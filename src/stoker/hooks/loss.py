@@ -100,7 +100,7 @@ class Loss(Hook):
         losses = as_floats([loss for loss, _ in self._recent])
         weights = [weight for _, weight in self._recent]
         sums = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-        total, weight = dist.all_reduce_sum(sums, sum(weights))
+        total, weight = dist.sum_observed(sums, sum(weights))
         return total / weight if weight else None
 
 

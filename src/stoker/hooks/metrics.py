@@ -74,6 +74,7 @@ class Metrics(Hook):
             persistent: Any = getattr(metric, "persistent", None)
             if callable(persistent):
                 persistent(True)  # by default torchmetrics excludes its counts from state_dict
+        self.reads_outputs = {"val": ("val",), "train": ("train",), "both": ("train", "val")}[on]
         self._updated = False
         self._stages: Stages | None = None
         self.produces = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
@@ -81,10 +82,11 @@ class Metrics(Hook):
     def attach(self, run: Run) -> None:
         """Move metrics to the device and register the training metrics as gauges."""
         self._stages, copies = run.engine.stages, run.engine.parallel_model.data_group
+        sees_all = run.engine.parallel_model.logical_ranks is not None
         for metric in [*self._train.values(), *self._val.values()]:
             if isinstance(metric, nn.Module):
                 metric.to(run.engine.device)
-            for module in _torchmetrics_in(metric) if self._stages is not None else ():
+            for module in _torchmetrics_in(metric) if self._stages is not None or sees_all else ():
                 module.process_group = copies
                 if copies is None:
                     module.distributed_available_fn = _not_distributed

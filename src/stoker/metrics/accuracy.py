@@ -65,7 +65,7 @@ class Accuracy:
     def compute(self) -> float:
         """Return the accuracy over all processes, or NaN if there are no samples."""
         self._count()
-        correct, total = dist.all_reduce_sum(int(self._correct), int(self._total))
+        correct, total = dist.sum_observed(int(self._correct), int(self._total))
         return correct / total if total else float("nan")
 
     def state_dict(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Mean:
     def compute(self) -> float:
         """Return the mean over all samples of all processes."""
         total, weight = self._totals()
-        total, weight = dist.all_reduce_sum(float(total), weight)
+        total, weight = dist.sum_observed(float(total), weight)
         return total / weight if weight else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class FunctionMetric:
 
     def compute(self) -> Any:
         """Call the function with the batches of all processes, in the order of ranks."""
-        kept = [batch for of_rank in dist.all_gather_object(self._kept) for batch in of_rank]
+        kept = [batch for of_rank in dist.gather_observed(self._kept) for batch in of_rank]
         outputs, targets = zip(*kept, strict=True) if kept else ((), ())
         return self.function(concatenate(list(outputs)), concatenate(list(targets)))
 

@@ -47,6 +47,7 @@ class Layout:
         Layout(replicate=2, shard=4)    2 copies, each in 4 shards (HSDP)
         Layout(shard=2, tensor=2)       each layer split in 2, each half in 2 shards
         Layout(pipeline=2)              2 stages, one after the other
+        Layout(replicate=-1, logical_ranks=8)    the arithmetic of 8 ranks, on 1 to 8 processes
 
     One of the four sizes may be -1, to fill the processes that the job has.
 
@@ -76,6 +77,10 @@ class Layout:
         unused: for replicate: allow parameters that are not used in a step.
         sync_batchnorm: for replicate and shard: batch norms use the mean and the variance of the
             batches of all processes instead of their own.
+        logical_ranks: for replicate: define the arithmetic of a step for this many ranks. Any
+            number of processes up to it executes them, one after another, with the same bits.
+        threads: for logical_ranks: the number of threads of each process. Kernels that add on
+            several threads add in another order.
     """
 
     replicate: int = 1
@@ -94,6 +99,8 @@ class Layout:
     virtual: int | None = None
     unused: bool = False
     sync_batchnorm: bool = False
+    logical_ranks: int | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -106,6 +113,7 @@ class Layout:
         if len(open_) > 1:
             raise ValueError(f"{' and '.join(open_)} are both -1, but only one size can be -1")
         self._check_options()
+        self._check_logical_ranks()
         check_kind(self.schedule)
         if not open_:
             self._check_combination()
@@ -120,7 +128,7 @@ class Layout:
     @property
     def data_ranks(self) -> int:
         """The number of shards that every batch is divided into."""
-        return self.replicate * self.shard
+        return self.logical_ranks or self.replicate * self.shard
 
     def peers(self, rank: int, *dims: str) -> list[int]:
         """Return the ranks of the processes that differ from ``rank`` in these dimensions only.
@@ -149,6 +157,8 @@ class Layout:
         Raises:
             ValueError: the layout needs another number of processes.
         """
+        if self.logical_ranks is not None:
+            return self._filled_with_logical_ranks(self.logical_ranks, processes)
         open_ = next((name for name in SIZES if getattr(self, name) == -1), None)
         needed = abs(self.processes)
         if open_ is not None and processes % needed == 0:
@@ -169,7 +179,23 @@ class Layout:
             f"{hint}, or change the layout"
         )
 
+    def _filled_with_logical_ranks(self, ranks: int, processes: int) -> "Layout":
+        if processes > ranks:
+            raise ValueError(
+                f"logical_ranks is {ranks}, but the run has {processes} processes: start it with "
+                f"--nproc {ranks} or fewer"
+            )
+        if self.replicate not in (-1, processes):
+            raise ValueError(
+                f"replicate is {self.replicate}, but the run has {processes} processes: set "
+                "replicate=-1, since logical_ranks run on any number of them"
+            )
+        return replace(self, replicate=processes)
+
     def __str__(self) -> str:
+        if self.logical_ranks is not None:
+            threads = f" of {self.threads} threads" if self.threads > 1 else ""
+            return f"{self.logical_ranks} logical ranks{threads}"
         sizes = {name: getattr(self, name) for name in SIZES}
         shown = [f"{name} {size}" for name, size in sizes.items() if size not in (1, -1)]
         return " × ".join(shown) or "of one process"
@@ -181,10 +207,15 @@ class Layout:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)!r}")
         if self.dtype not in (None, "bf16", "fp16", "fp32"):
             raise ValueError(f"dtype must be 'bf16', 'fp16' or 'fp32', got {self.dtype!r}")
-        for name in ("virtual", "microbatches"):
+        for name, least in (
+            ("virtual", 1),
+            ("microbatches", 1),
+            ("threads", 1),
+            ("logical_ranks", 2),
+        ):
             number = getattr(self, name)
-            if number is not None and (type(number) is not int or number < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+            if number is not None and (type(number) is not int or number < least):
+                raise ValueError(f"{name} must be an integer of at least {least}, got {number!r}")
         for size, options in _OPTIONS.items():
             for name in options:
                 given = getattr(self, name) != type(self).__dataclass_fields__[name].default
@@ -204,6 +235,30 @@ class Layout:
             raise ValueError(
                 f"unused is an option of replicate alone: layout {self} allows unused parameters "
                 "anyway, so leave unused out"
+            )
+
+    def _check_logical_ranks(self) -> None:
+        """Reject what cannot be combined with logical ranks, or needs them."""
+        if self.logical_ranks is None:
+            if self.threads != 1:
+                raise ValueError(
+                    "threads is an option of logical_ranks, but there are none: leave threads out, "
+                    "or call torch.set_num_threads"
+                )
+            return
+        other = [name for name in SIZES if name != "replicate" and getattr(self, name) != 1]
+        if other:
+            raise ValueError(
+                f"logical_ranks cannot be combined with {other[0]}: its collectives add in an "
+                f"order that depends on the number of processes, so use replicate=-1 or leave "
+                "logical_ranks out"
+            )
+        if self.unused:
+            raise ValueError("unused is not needed with logical_ranks: leave unused out")
+        if self.sync_batchnorm:
+            raise ValueError(
+                "sync_batchnorm cannot be combined with logical_ranks, which run one after "
+                "another: leave one of them out"
             )
 
     def _check_combination(self) -> None:

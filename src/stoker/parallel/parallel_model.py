@@ -1,7 +1,7 @@
 """`ParallelModel`: a model as its layout runs it in this process."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 
 from stoker.core import dist
+from stoker.core.seed import seed_shard
 from stoker.core.tree import is_sharded, map_tensors
 from stoker.core.types import Batch
 from stoker.parallel.batch_norm import BatchStatistics, sync_batch_norms
@@ -30,12 +31,14 @@ class ParallelModel:
         data_rank: which shard of every batch this process reads.
         data_ranks: the number of such shards.
         data_group: the processes that read the other shards; None if there are none.
+        logical_ranks: the logical ranks that this process executes; None in a layout without them.
         stages: the pipeline stages of this process; None without a pipeline.
         parameter_indices: by ``id`` of an optimizer, which parameters it holds, if not all.
     """
 
     data_rank, data_ranks = 0, 1
     data_group: c10d.ProcessGroup | None = None
+    logical_ranks: range | None = None
     stages: Stages | None = None
 
     def __init__(self) -> None:
@@ -47,6 +50,19 @@ class ParallelModel:
 
     def add(self, module: nn.Module) -> None:
         """Synchronize the gradients of another module too, such as a criterion with parameters."""
+
+    def seed(self, seed: int | None) -> None:
+        """Seed all generators for the shard of the data that this process reads."""
+        seed_shard(seed, self.data_rank)
+
+    def observing(self) -> AbstractContextManager[None]:
+        """Return the context in which hooks observe a run."""
+        return nullcontext()
+
+    def start_mean(self, numbers: Sequence[float]) -> Callable[[], float]:
+        """Begin to add numbers over all processes; return a function that waits for their mean."""
+        wait = dist.start_sum(float(sum(numbers)))
+        return lambda: wait() / dist.world_size()
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
@@ -288,6 +304,10 @@ def wrap_model(
     layout: Layout, model: nn.Module, device: torch.device, optimizers: Iterable[Optimizer]
 ) -> ParallelModel:
     """Split a model in place by its layout, and let its optimizers update the new parameters."""
+    if layout.logical_ranks is not None:
+        from stoker.parallel.logical.model import LogicalModel  # it extends ParallelModel
+
+        return LogicalModel(layout, model)
     if layout.processes == 1:
         return ParallelModel()
     optimizers = list(optimizers)

@@ -190,12 +190,15 @@ def _agree_on_fault(error: Exception | None) -> str | None:
 def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     """Read a verified checkpoint of a run, as far as it concerns this rank.
 
-    If it was saved in another layout, the state of each rank is taken from rank 0.
+    If it was saved in another layout, or in one of logical ranks, the state of each rank is taken
+    from rank 0.
 
     Raises:
         CheckpointError: it is damaged, or is not a checkpoint of a run.
     """
-    rank = 0 if was_saved_in_another_layout(Manifest.read(path).info, engine) else None
+    same_on_all = engine.parallel_model.logical_ranks is not None
+    other = was_saved_in_another_layout(Manifest.read(path).info, engine)
+    rank = 0 if same_on_all or other else None
     loaded = read_checkpoint(path, sharding_template(engine), rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")

@@ -23,7 +23,7 @@ MAY_CHANGE = {
 }
 """The parts of a config that may change when a run is resumed."""
 
-_OF_ARITHMETIC = {"run.parallel.sync_batchnorm"}
+_OF_ARITHMETIC = {"run.parallel.logical_ranks", "run.parallel.sync_batchnorm"}
 """The parts of these that change what is trained."""
 
 _MAY_CHANGE_IN_SCRIPTS = OF_LENGTH | OF_LAYOUT | {"workers", "nproc"}

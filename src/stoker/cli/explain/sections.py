@@ -14,20 +14,39 @@ from stoker.core.errors import did_you_mean
 from stoker.core.every import Every
 from stoker.core.tree import tensors
 from stoker.hooks import Checkpoint, FreezeLayers, Hook, SaveWeights
+from stoker.parallel.logical.tree import ranks_of
 from stoker.trainer import Trainer
 
 _LONGEST_CURVE = 20_000
+_MOST_PROCESSES = 8
 
 
 def sections(job: Job) -> dict[str, Iterable[str]]:
     """Return the lines of each section by its title."""
     return {
         "The loop": job.trainer.explain().splitlines(),
+        **_logical_ranks(job.trainer),
         "Metrics": _metrics(job.trainer),
         "Parameters": _parameters(job.trainer),
         "Calendar": _calendar(job),
         "Learning rate": _lr_curve(job),
     }
+
+
+def _logical_ranks(trainer: Trainer) -> dict[str, list[str]]:
+    """Return the section on logical ranks; none if the layout has none."""
+    total = trainer.engine.layout.logical_ranks
+    if total is None:
+        return {}
+    lines = [f"{'processes':<12} logical ranks of each"]
+    for processes in range(1, min(total, _MOST_PROCESSES) + 1):
+        held = [ranks_of(process, processes, total) for process in range(processes)]
+        lines.append(f"{processes:<12} {', '.join(_shown(ranks) for ranks in held)}")
+    return {f"Logical ranks: {total}, threads: {trainer.engine.layout.threads}": lines}
+
+
+def _shown(ranks: range) -> str:
+    return f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
 
 
 def _metrics(trainer: Trainer) -> Iterator[str]:

@@ -45,7 +45,7 @@ class _RaiseRate(Hook):
     def after_step(self, run: Run) -> None:
         loss = run.loss if run.outputs else None  # None unless this is the last pipeline stage
         local = 0.0 if loss is None else float(sum(output.weight or 0 for output in run.outputs))
-        total, weight = dist.all_reduce_sum(local * float(loss or 0.0), local)
+        total, weight = dist.sum_observed(local * float(loss or 0.0), local)
         if not weight:
             return
         self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * (total / weight)

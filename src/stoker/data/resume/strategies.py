@@ -385,9 +385,16 @@ class ShardedStrategy(ResumeStrategy):
         self._shard, self._seed = shard, seed
         self._epoch = 0
         self._single_order = False  # whether a single process drew the order of this pass
-        self._indices = _ShardSampler(batched=loader.batch_sampler is not None)
+        self._make_reader()
         self._set_plan(len(sampler_of(loader)))
-        self.reader = with_indices(loader, self._indices)
+
+    def _make_reader(self) -> None:
+        self._indices = ShardSampler(batched=self.loader.batch_sampler is not None)
+        self.reader = with_indices(self.loader, self._indices)
+
+    def _batches(self) -> Iterator[Any]:
+        """Start to read the batches of the plan."""
+        return batches_of(self.reader)
 
     def snapshot(self) -> RngSnapshot:
         """Capture the generators that the seed of the workers is drawn from."""
@@ -399,13 +406,13 @@ class ShardedStrategy(ResumeStrategy):
         self._epoch, self._single_order = epoch or 0, False
         self._indices.order = self._seeded_order()
         self._set_plan(len(self._indices.order))
-        return batches_of(self.reader)
+        return self._batches()
 
     def resume(self, point: ResumePoint) -> Iterator[Batch]:
         """Yield this rank's remaining batches."""
         with self._rng_of(point):
             self._rewind(point.start)
-            batches = batches_of(self.reader)
+            batches = self._batches()
         yield from batches
 
     def state(self, batches: int | None) -> dict[str, int]:
@@ -499,8 +506,13 @@ class ShardedStrategy(ResumeStrategy):
             return list(samples)
 
 
-class _ShardSampler:
-    """Yields the batches of indices of one shard, for a loader to fetch."""
+class ShardSampler:
+    """Yields the batches of indices of one shard, for a loader to fetch.
+
+    Attributes:
+        plan: which part of the order is read.
+        order: the dataset indices of an entire pass.
+    """
 
     plan: ShardPlan
 
@@ -509,12 +521,15 @@ class _ShardSampler:
         self._batched = batched
 
     def __iter__(self) -> Iterator[Any]:
-        plan, order = self.plan, self.order
+        plan = self.plan
         for batch in range(plan.first_batch, plan.num_batches):
-            own = plan.indices(batch)
-            picked = order[own.start : own.stop : own.step]
-            indices = picked.tolist() if isinstance(picked, Tensor) else list(picked)
-            yield indices if self._batched else indices[0]
+            yield self.picked(plan.indices(batch))
+
+    def picked(self, own: range) -> Any:
+        """Return the dataset indices at these places of the order, as the loader expects them."""
+        picked = self.order[own.start : own.stop : own.step]
+        indices = picked.tolist() if isinstance(picked, Tensor) else list(picked)
+        return indices if self._batched else indices[0]
 
     def __len__(self) -> int:
         return self.plan.num_batches

@@ -45,6 +45,7 @@ class HookList:
         self.calls: dict[str, tuple[Call, ...]] = {
             point: tuple(getattr(hook, point) for hook in self.at(point)) for point in POINTS
         }
+        self.reads_outputs = frozenset(one for hook in self._hooks for one in hook.reads_outputs)
         for hook in self._hooks:
             if isinstance(hook, Observer):
                 hook.observe(self)

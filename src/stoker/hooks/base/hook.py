@@ -68,6 +68,12 @@ class Hook:
     consumes: tuple[str, ...] = ()
     """The results of other hooks that this one depends on."""
 
+    reads_outputs: tuple[str, ...] = ()
+    """Whether the hook reads outputs and targets in ``run.outputs``: in "train", "val" or both.
+
+    With logical ranks these are gathered from all processes only if a hook reads them.
+    """
+
     @property
     def name(self) -> str:
         """The name in messages and saved state; set it to use two hooks of one class."""
