@@ -69,6 +69,9 @@ CASES = {
     "ckpt show": ("runs/cfg", ["checkpoint_contents"]),
     "ckpt export": ("runs/cfg -o w.safetensors", ["export"]),
     "ckpt import": ("w.safetensors -o v.safetensors", ["import"]),
+    "data ls": ("data", ["data_file"]),
+    "data index": ("data", ["data_file"]),
+    "data check": ("data", ["data_check"]),
     "ckpt prune": ("runs/cfg --keep 1 --dry-run", ["prune"]),
 }
 ELSEWHERE = {"prove", "board", "run", "ckpt", "ckpt diff"}

@@ -29,7 +29,8 @@ from stoker.data.dataloader import (
 from stoker.data.resume.loader_check import check_loader, is_resharded, properties_of
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
-from stoker.data.resume.strategies import ShardedStrategy, strategy_for
+from stoker.data.resume.strategies import ResumeStrategy, ShardedStrategy, strategy_for
+from stoker.data.resume.stream_strategy import StreamStrategy
 from stoker.data.resume.unsaved import report_unsaved
 from stoker.data.sharding import (
     DataShard,
@@ -41,6 +42,7 @@ from stoker.data.sharding import (
     sync_window,
     warn_if_unsharded,
 )
+from stoker.data.streams.stream import Stream
 
 LastWindow: TypeAlias = Literal["flush", "drop"]
 Loaders: TypeAlias = Iterable[Batch] | Mapping[str, Iterable[Batch]]
@@ -96,7 +98,7 @@ class BatchFeeder:
         self._shard = shard
         self._mode = sharding_mode(loader, shard)
         self._synced = self._mode is ShardingMode.PER_RANK
-        self._default_strategy = self._strategy = strategy_for(loader, name, shard)
+        self._default_strategy = self._strategy = _strategy(loader, name, shard)
         if self._synced:
             warn_if_unsharded(loader, name, shard)
             self._strategy.length = longest_of(self._strategy.length)
@@ -406,6 +408,12 @@ def count_of(name: str, value: Any) -> int | None:
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
     """Return the first ``limit`` batches of a loader, or that fraction of them, as a list."""
     return list(islice(loader, limited(length_of(loader), limit, "train_loader")))
+
+
+def _strategy(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
+    if isinstance(loader, Stream):
+        return StreamStrategy(loader, name, shard)
+    return strategy_for(loader, name, shard)
 
 
 def _check_iterable(loader: Any, name: str) -> None:

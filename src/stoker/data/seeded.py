@@ -59,12 +59,12 @@ class SeededDataset(Dataset[Any]):
             inner(epoch)
 
     def __getitem__(self, index: Any) -> Any:
-        with _preserve_generators(self._bits):
+        with preserve_generators(self._bits):
             return self._read(index, self._key())
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Return the samples of a batch; save and restore the generators once for all of them."""
-        with _preserve_generators(self._bits):
+        with preserve_generators(self._bits):
             key = self._key()
             return [self._read(index, key) for index in indices]
 
@@ -79,18 +79,15 @@ class SeededDataset(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def _key(self) -> int:
-        return _mix(_mix(self.seed) + self.epoch)
+        return mix_bits(mix_bits(self.seed) + self.epoch)
 
     def _read(self, index: Any, key: int) -> Any:
-        number = _mix(key + _index_to_int(index))
-        random.seed(number)
-        np.random.seed(number >> 32)
-        torch.default_generator.manual_seed(number & 0xFFFFFFFF)
+        seed_generators(mix_bits(key + _index_to_int(index)))
         return self.dataset[index]
 
 
 @contextmanager
-def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
+def preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
     """Restore the global generators on exit, so that they may be seeded within the context.
 
     NumPy's bit generator is swapped for ``bits``, which is far cheaper than copying its state. The
@@ -109,7 +106,14 @@ def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
         random.setstate(python)
 
 
-def _mix(number: int) -> int:
+def seed_generators(number: int) -> None:
+    """Seed the global generators of Python, NumPy and torch with 64 bits."""
+    random.seed(number)
+    np.random.seed(number >> 32)
+    torch.default_generator.manual_seed(number & 0xFFFFFFFF)
+
+
+def mix_bits(number: int) -> int:
     """Mix all bits of ``number`` into 64 bits, with the finalizer of splitmix64."""
     number = (number + 0x9E3779B97F4A7C15) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

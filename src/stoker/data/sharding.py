@@ -46,7 +46,7 @@ class ShardingMode(Enum):
     """There is one shard."""
 
     SHARDED = auto()
-    """Stoker divides the order of the loader's sampler."""
+    """Stoker divides the order of the loader's sampler, or of a stream."""
 
     EVEN = auto()
     """A `DistributedSampler` gives all ranks the same number of batches."""
@@ -59,6 +59,8 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
     """Return how the data of this loader reaches the ranks."""
     if shard.world_size == 1:
         return ShardingMode.SINGLE
+    if getattr(loader, "shards_itself", False):
+        return ShardingMode.SHARDED
     if not _has_index_order(loader) or getattr(loader, "unsharded", False):
         return ShardingMode.PER_RANK
     sampler = sampler_of(loader)
