@@ -93,11 +93,25 @@ def _file(folder: Path, kind: str, part: int, suffix: str) -> Path:
     return folder / kind / f"{part:03}.{suffix}"
 
 
-def write_mds(folder: Path, records: int, size: int) -> None:
-    from streaming import MDSWriter
+def mosaicml_streaming() -> Any:
+    """Import MosaicML streaming, which imports torchvision, which has no build for this torch."""
+    import torch
 
+    if "torchvision" not in sys.modules:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        globals()["torchvision_library"] = library  # it lasts as long as this object
+    import streaming
+
+    return streaming
+
+
+def write_mds(folder: Path, records: int, size: int) -> None:
     columns = {"number": "int", "text": "str"}
-    with MDSWriter(out=str(folder), columns=columns, size_limit=16 << 20) as out:
+    with mosaicml_streaming().MDSWriter(
+        out=str(folder), columns=columns, size_limit=16 << 20
+    ) as out:
         for number in range(records):
             out.write(record(number, size))
 
@@ -180,12 +194,10 @@ def mosaicml(folder: Path) -> Iterator[Any]:
 
 
 def mosaicml_dataset(folder: Path) -> Any:
-    from streaming import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    clean_stale_shared_memory()
+    library = mosaicml_streaming()
+    library.base.util.clean_stale_shared_memory()
     path = str(folder / "mds")
-    return StreamingDataset(local=path, shuffle=True, shuffle_seed=1, batch_size=32)
+    return library.StreamingDataset(local=path, shuffle=True, shuffle_seed=1, batch_size=32)
 
 
 def litdata(folder: Path) -> Iterator[Any]:

@@ -65,7 +65,7 @@ def train(name, source, run_dir):
     model = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     engine = Engine(model, torch.optim.Adam(model.parameters()), nn.MSELoss())
     batches = PIPELINES[name](source).batch(20, collate=as_batch)
-    trainer = Trainer(engine, [hooks.Checkpoint(every="4st"), hooks.Loss()], run_dir=run_dir)
+    trainer = Trainer(engine, [hooks.Checkpoint(every="7st"), hooks.Loss()], run_dir=run_dir)
     trainer.fit(batches, epochs=2)
 
 

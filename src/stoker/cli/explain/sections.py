@@ -90,12 +90,12 @@ def _data(job: Job) -> Iterator[str]:
     loaders = {"train": job.train_loader}
     several = job.val_loader if isinstance(job.val_loader, Mapping) else {"": job.val_loader}
     loaders |= {f"val/{name}".rstrip("/"): one for name, one in several.items()}
-    rows = [("data", "kind", "samples", "batches", "from")]
+    rows = [["data", "kind", "samples", "batches", "from"]]
     for name, loader in loaders.items():
         if loader is not None:
             kind, samples, place = _described(loader)
             counts = ["unknown" if n is None else f"{n:,}" for n in (samples, length_of(loader))]
-            rows.append((name, kind, *counts, place))
+            rows.append([name, kind, *counts, place])
     yield from format_table(rows, left={0, 1, 4}).splitlines()
 
 

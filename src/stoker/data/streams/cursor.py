@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import length_hint
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -97,7 +98,7 @@ class StreamPosition:
         outputs: the number of outputs before it.
         record: the position of the first record that is not used up.
         offset: the number of tokens of that record that are in outputs before it.
-        skipped: the number of corrupt records before it.
+        skipped: the number of corrupt records before it, also in earlier passes.
         named: where the first of them are, and what is wrong with them.
     """
 
@@ -142,31 +143,47 @@ class Cursor:
         *,
         pads: bool = False,
     ) -> None:
-        self.epoch, self.start, self.yielded = epoch, start, 0
-        self.ended = False
+        self.epoch, self.start = epoch, start
+        self._handed_out, self._rest = 0, iter([])  # those in the rest are not yielded yet
         self._plan, self._shard, self._pads = plan, shard, pads
         self._of_sequences = Functions(plan.of_sequences, plan.seed, salt=1)
         self._of_batches = Functions(_functions_of_batches(plan), plan.seed, salt=2)
         self._rounds: deque[tuple[StreamPosition, tuple[int, ...]]] = deque(maxlen=_REMEMBERED)
-        self._skipped: list[str] = list(start.named)
+        self.skipped, self._skipped = start.skipped, list(start.named)
 
     def __iter__(self) -> Iterator[Any]:
-        outputs = self._after_reading() if self._plan.drops else self._by_position()
-        if self._plan.batching is None and not self._of_batches.steps:
-            for values in outputs:
-                self.yielded += 1
-                yield values[0]
+        if self._plan.drops:
+            yield from self._finished(self._after_reading())
+        elif self._plan.batching is not None:
+            yield from self._finished(self._by_position())
         else:
-            for values in outputs:
-                batch = self._finish(values)
-                self.yielded += 1
-                yield batch
-        self.ended = True
+            for _, values in self._evaluated():
+                if DataError in set(map(type, values)):
+                    yield from self._finished(_before_error(values, 1))
+                self._handed_out += len(values)
+                self._rest = iter(values)
+                yield from self._rest
+
+    @property
+    def yielded(self) -> int:
+        """The number of outputs that were yielded."""
+        return self._handed_out - length_hint(self._rest)
+
+    def _finished(self, outputs: Iterator[list[Any]]) -> Iterator[Any]:
+        for values in outputs:
+            found = values[0] if self._plan.batching is None else self._finish(values)
+            self._handed_out += 1
+            yield found
 
     @property
     def position(self) -> StreamPosition:
         """The position after what was yielded."""
         return self.at(self.yielded)[0]
+
+    @property
+    def end(self) -> StreamPosition:
+        """The start of the pass that follows, which counts corrupt records on from this one."""
+        return StreamPosition(skipped=self.skipped, named=tuple(self._skipped))
 
     def at(self, yielded: int) -> tuple[StreamPosition, tuple[int, ...]]:
         """Return the position after this many outputs of this cursor.
@@ -308,6 +325,7 @@ class Cursor:
                     yield _Item(found, position + 1, 0, position, skipped)
 
     def _note(self, reason: str, skipped: int) -> None:
+        self.skipped = skipped
         if len(self._skipped) < _MOST_NAMED:
             self._skipped.append(reason)
         if skipped <= _MOST_LOGGED:
@@ -371,7 +389,8 @@ class _Selection(NamedTuple):
         own = (number - self.start) % self.shard.world_size == self.shard.rank
         if self.padding is not None:
             own |= number == self.padding
-        return positions[own & (number < self.total)]
+        found: Ints = positions[own & (number < self.total)]
+        return found
 
 
 class _Task(Dataset[Any]):

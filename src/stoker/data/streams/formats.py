@@ -18,6 +18,9 @@ BLOCK_BYTES = 1 << 20
 """The number of bytes after which a block of lines or tar members ends."""
 
 
+_OPEN_FILES = 32
+
+
 class Block(NamedTuple):
     """A range of a file, in bytes, and the number of records in it."""
 
@@ -57,21 +60,30 @@ class ListedRecords(Records):
     Args:
         items: the records.
         decoder: the function that decodes one, None if they are decoded already.
+        complete: whether there is no `DataError` among them.
     """
 
-    def __init__(self, items: list[Any], decoder: Callable[[Any], Any] | None = None) -> None:
-        self._items, self._decoder = items, decoder
+    def __init__(
+        self, items: list[Any], decoder: Callable[[Any], Any] | None, *, complete: bool
+    ) -> None:
+        self._items, self._decoder, self._complete = items, decoder, complete
+
+    @classmethod
+    def of(cls, items: list[Any], decoder: Callable[[Any], Any] | None = None) -> "ListedRecords":
+        """Return records among which there may be errors."""
+        return cls(items, decoder, complete=DataError not in set(map(type, items)))
 
     def pick(self, indices: Ints) -> "ListedRecords":
         """Return some of the records."""
         items = self._items
-        return ListedRecords([items[index] for index in indices.tolist()], self._decoder)
+        picked = [items[index] for index in indices.tolist()]
+        return ListedRecords(picked, self._decoder, complete=self._complete)
 
     def decode(self, start: int, stop: int) -> list[Any]:
         """Return decoded records."""
         items, decoder = self._items[start:stop], self._decoder
-        if DataError in set(map(type, items)):
-            raise next(one for one in items if isinstance(one, DataError))
+        if not self._complete and (errors := [x for x in items if isinstance(x, DataError)]):
+            raise errors[0]
         return items if decoder is None else [decoder(item) for item in items]
 
 
@@ -105,7 +117,7 @@ class Format(ABC):
         items: list[Any] = []
         for read, count in zip(blocks, counts, strict=True):
             items += _or_errors(read, count)
-        return ListedRecords(items, self.decode)
+        return ListedRecords.of(items, self.decode)
 
     @property
     def decode(self) -> Callable[[Any], Any] | None:
@@ -150,6 +162,8 @@ class TextFormat(Format):
     def read(self, path: str, block: Block) -> list[Any]:
         """Return the lines of a block as texts; one that is not UTF-8 as an error."""
         data = open_range(path, block.start, block.length)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         try:
             lines: list[Any] = _lines(data.decode())
         except UnicodeDecodeError:
@@ -176,8 +190,6 @@ class TextFormat(Format):
         return True
 
     def _records(self, lines: list[Any], block: Block) -> list[Any]:
-        if any(isinstance(line, str) and line.endswith("\r") for line in lines):
-            return [x.removesuffix("\r") if isinstance(x, str) else x for x in lines]
         return lines
 
 
@@ -186,12 +198,11 @@ class JsonLinesFormat(TextFormat):
 
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
-    _decoder = JSONDecoder()
 
     @property
     def decode(self) -> Callable[[Any], Any]:
         """The JSON decoder."""
-        return self._decoder.decode
+        return _decode_json
 
     def _count(self, data: bytes) -> int:
         return sum(map(self._is_record, data.split(b"\n")))
@@ -203,6 +214,19 @@ class JsonLinesFormat(TextFormat):
         if len(lines) == block.records:
             return lines
         return [line for line in lines if not isinstance(line, str) or line.strip()]
+
+
+_DECODER: Any = JSONDecoder()
+_scan_json = _DECODER.scan_once
+
+
+def _decode_json(text: str) -> Any:
+    """Decode a line; one without spaces around its value takes the short way."""
+    try:
+        value, end = _scan_json(text, 0)
+    except StopIteration:
+        return _DECODER.decode(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 def _complete_lines(path: str, start: int, size: int) -> bytes:
@@ -245,7 +269,7 @@ class ParquetFormat(Format):
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
         self._columns = list(columns) if columns is not None else None
-        self._open: tuple[str, Any] = ("", None)
+        self._files: dict[str, Any] = {}
 
     def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
         """Return the row groups, which the end of the file lists."""
@@ -256,7 +280,7 @@ class ParquetFormat(Format):
         except Exception as error:
             return Scan(damage=[(0, f"{type(error).__name__}: {error}")])
         finally:
-            self._open = ("", None)
+            self._files.clear()
             advance(size)
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         found = [Block(n, one.total_byte_size, one.num_rows) for n, one in enumerate(groups)]
@@ -277,7 +301,7 @@ class ParquetFormat(Format):
         if schemas[0] is not None and all(schemas[0].equals(schema) for schema in schemas):
             return _Rows(concat_tables(tables))
         rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
-        return ListedRecords([row for some in rows for row in some])
+        return ListedRecords.of([row for some in rows for row in some])
 
     def where(self, path: str, block: Block, index: int) -> str:
         """Return the row group and the row in it."""
@@ -291,18 +315,21 @@ class ParquetFormat(Format):
             raise ValueError(f"'{path}' has no column {unknown[0]!r}: it has {', '.join(known)}")
 
     def _file(self, path: str) -> Any:
-        if self._open[0] != path:
-            try:
-                from pyarrow.parquet import ParquetFile
-            except ImportError as error:
-                raise ImportError(
-                    "Parquet files need pyarrow: pip install 'stoker[parquet]'"
-                ) from error
-            self._open = (path, ParquetFile(path))
-        return self._open[1]
+        """Return an open file, of which some are kept."""
+        try:
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise ImportError(
+                "Parquet files need pyarrow: pip install 'stoker[parquet]'"
+            ) from error
+        if path not in self._files:
+            while len(self._files) >= _OPEN_FILES:
+                self._files.pop(next(iter(self._files))).close()
+            self._files[path] = ParquetFile(path)
+        return self._files[path]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_columns": self._columns, "_open": ("", None)}
+        return {"_columns": self._columns, "_files": {}}
 
 
 class _Rows(Records):

@@ -34,7 +34,7 @@ class IterableSource:
 
     def load(self, blocks: Ints) -> Records:
         """Return nothing: there are no blocks."""
-        return ListedRecords([])
+        return ListedRecords.of([])
 
     def where(self, block: int, index: int) -> str:
         """Return the number of an example."""

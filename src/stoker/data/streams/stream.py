@@ -133,7 +133,8 @@ class Stream(IterableDataset[Any]):
             return self._with_plan(of_batches=(*plan.of_batches, step))
         if plan.packing is not None:
             return self._with_plan(of_sequences=(*plan.of_sequences, step))
-        reader, steps = plan.reader, (step,)
+        reader: Reader = plan.reader
+        steps: tuple[Step, ...] = (step,)
         if isinstance(plan.reader, AppliedReader):
             reader, steps = plan.reader.reader, (*plan.reader.functions.steps, step)
         functions = Functions(steps, plan.seed, salt=0)
@@ -162,7 +163,7 @@ class Stream(IterableDataset[Any]):
 
     @property
     def skipped(self) -> int:
-        """The number of corrupt records that were skipped in this epoch so far."""
+        """The number of corrupt records that were skipped so far, in all epochs."""
         return self._position.skipped
 
     @property
@@ -194,7 +195,7 @@ class Stream(IterableDataset[Any]):
         cursor = self._cursor = self.cursor(self.epoch, self._position, self._shard)
         yield from cursor
         if self._cursor is cursor:
-            self.epoch, self._start, self._cursor = self.epoch + 1, StreamPosition(), None
+            self.epoch, self._start, self._cursor = self.epoch + 1, cursor.end, None
 
     def __len__(self) -> int:
         """Return the number of batches of this process in an epoch, if it is known."""
@@ -218,7 +219,7 @@ class Stream(IterableDataset[Any]):
         """Return the files, their size, the order and the steps in one line."""
         plan = self._plan
         parts = [source.summary() for source in plan.reader.sources]
-        steps = [kind for kind, _ in steps_of(plan.reader)]
+        steps: list[str] = [kind for kind, _ in steps_of(plan.reader)]
         steps += [f"pack({plan.packing.length})"] if plan.packing else []
         steps += [kind for kind, _ in plan.of_sequences]
         steps += [f"batch({plan.batching.size})"] if plan.batching else []
