@@ -8,6 +8,7 @@ once. All run in one process without workers, in interleaved rounds; the figures
 The others are installed into a virtual environment of their own, with the project's torch.
 
     python benchmarks/streams.py [--records 100000] [--size 1000] [--rounds 3] [--resume 1000000]
+        [--seek 10000000]
 """
 
 import argparse
@@ -242,7 +243,7 @@ def throughput(folder: Path, options: argparse.Namespace) -> None:
     rates = {key: options.records / statistics.median(found) for key, found in seconds.items()}
     for (kind, name), rate in rates.items():
         of_raw = f"{rate / rates[kind, 'raw']:.2f}" if (kind, "raw") in rates else ""
-        own = rates.get((kind, "Stoker"), rates["parquet", "Stoker"])
+        own = rates.get((kind, "Stoker"), rates["parquet", "Stoker"])  # rows of the same fields
         faster = "" if name == "Stoker" else f"{own / rate:.2f} ×"
         print(f"{kind:12}{name:22}{rate:12,.0f}{of_raw:>10}{faster:>12}", flush=True)
 
@@ -280,6 +281,30 @@ def resume_stoker(folder: Path, kind: str, after: int) -> float:
     resumed = data.stream(folder / kind, shuffle=WINDOW, seed=1)
     resumed.load_state_dict(state)
     next(iter(resumed))
+    return time.perf_counter() - began
+
+
+def seek_times(folder: Path, position: int) -> None:
+    """Print how long it takes to open a stream with an index and read one record far inside."""
+    from stoker import data
+
+    for part, numbers in parts(position + 100_000):
+        path = _file(folder, "text", part, "txt")
+        path.write_text("".join(f"{number:019}\n" for number in numbers))
+    data.stream(folder / "text")
+    for shuffle in (False, WINDOW):
+        seconds = [seek(folder / "text", shuffle, position) for _ in range(5)]
+        middle = statistics.median(seconds) * 1000
+        print(f"  seek to record {position:,}, shuffle={shuffle}: {middle:.1f} ms", flush=True)
+
+
+def seek(source: Path, shuffle: int, position: int) -> float:
+    from stoker import data
+
+    began = time.perf_counter()
+    stream = data.stream(source, shuffle=shuffle)
+    stream.load_state_dict({**stream.state_dict(), "outputs": position, "record": position})
+    next(iter(stream))
     return time.perf_counter() - began
 
 
@@ -343,6 +368,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--resume", type=int, default=1_000_000, help="0 leaves this part out")
+    parser.add_argument("--seek", type=int, default=10_000_000, help="0 leaves this part out")
     parser.add_argument("--without", action="append", default=[], choices=("mds", "litdata"))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--env", type=Path, default=cache / "stoker" / ".venv-streams")
@@ -357,6 +383,8 @@ def main() -> None:
         throughput(folder / "throughput", options)
         if options.resume:
             resume_times(folder / "resume", options)
+        if options.seek:
+            seek_times(folder / "seek", options.seek)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -487,6 +487,22 @@ def test_changed_data_is_refused_or_continued_deliberately(lines, caplog):
     assert len(list(other)) == -(-701 // 8) - 1
 
 
+def test_a_file_that_changes_while_a_stream_reads_it_is_reported(lines):
+    records = iter(numbers(lines))
+    next(records)
+    for path in lines.glob("*.jsonl"):
+        path.write_text(path.read_text().replace("x", "y"))
+    with pytest.raises(DataError, match="has changed since the stream was made"):
+        list(records)
+
+
+def test_a_position_in_another_order_is_refused(lines):
+    stream = numbers(lines).batch(8)
+    next(iter(stream))
+    with pytest.raises(ValueError, match="seed 5, and is shuffle 64, seed 6"):
+        numbers(lines, seed=6).batch(8).load_state_dict(stream.state_dict())
+
+
 def test_wrong_sources_and_options_are_named(lines, tmp_path):
     wrong = [
         ({"source": lines / "nothing.jsonl"}, "there is no"),
@@ -583,6 +599,12 @@ def test_feeders_of_several_ranks_pad_and_resume_with_another_number(lines, filt
         state = some[0].state_dict()
     expected = [n for n in range(RECORDS) if not (filtered and n == 3)]
     assert sorted(found) == expected
+
+
+def test_every_process_reads_all_of_a_stream_that_is_not_sharded(lines):
+    stream = data.unsharded(numbers(lines).batch(8))
+    feeder = BatchFeeder(stream, shard=DataShard(1, 2))
+    assert feeder.batches == 88
 
 
 def as_batch(values):

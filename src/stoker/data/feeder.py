@@ -412,7 +412,8 @@ def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
 
 def _strategy(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
     if isinstance(loader, Stream):
-        return StreamStrategy(loader, name, shard)
+        is_sharded = sharding_mode(loader, shard) is ShardingMode.SHARDED
+        return StreamStrategy(loader, name, shard if is_sharded else _SINGLE)
     return strategy_for(loader, name, shard)
 
 

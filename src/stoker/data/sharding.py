@@ -59,10 +59,11 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
     """Return how the data of this loader reaches the ranks."""
     if shard.world_size == 1:
         return ShardingMode.SINGLE
-    if getattr(loader, "shards_itself", False):
-        return ShardingMode.SHARDED
-    if not _has_index_order(loader) or getattr(loader, "unsharded", False):
+    is_stream = getattr(loader, "shards_itself", False)
+    if getattr(loader, "unsharded", False) or not (is_stream or _has_index_order(loader)):
         return ShardingMode.PER_RANK
+    if is_stream:
+        return ShardingMode.SHARDED
     sampler = sampler_of(loader)
     if is_plain(sampler, DistributedSampler) and sampler.num_replicas == shard.world_size:
         return ShardingMode.EVEN
@@ -73,8 +74,8 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
 
 def unsharded(loader: _Loader) -> _Loader:
     """Mark a loader so that every process reads all of its data, and return it."""
-    if isinstance(loader, DataLoader):  # nothing else is ever sharded
-        loader.unsharded = True
+    if isinstance(loader, DataLoader) or hasattr(loader, "shards_itself"):  # nothing else is
+        loader.unsharded = True  # type: ignore[attr-defined]
     return loader
 
 

@@ -14,6 +14,7 @@ from stoker.core.object_search import attributes
 from stoker.core.seed import torch_seed
 from stoker.data import Stream
 from stoker.data.dataloader import length_of
+from stoker.data.streams.state import describe
 from stoker.engine import Engine, unwrap
 from stoker.engine.describe_model import add_criterion, add_model, add_scheduler
 from stoker.hooks import Callback, Hook
@@ -142,7 +143,7 @@ def _is_of_python(value: Any) -> bool:
 
 def _add_loader(found: Description, key: str, loader: Any) -> None:
     if isinstance(loader, Stream):
-        found.add(key, loader.described)
+        found.add(key, describe(loader.plan))
         return
     if not isinstance(loader, DataLoader):
         found.add(key, loader, files=True)

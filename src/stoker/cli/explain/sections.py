@@ -15,6 +15,7 @@ from stoker.core.errors import did_you_mean
 from stoker.core.every import Every
 from stoker.core.tree import tensors
 from stoker.data import Stream, length_of
+from stoker.data.streams.state import count_records, summarize
 from stoker.events.writers.console import format_table
 from stoker.hooks import Checkpoint, FreezeLayers, Hook, SaveWeights
 from stoker.trainer import Trainer
@@ -102,7 +103,7 @@ def _data(job: Job) -> Iterator[str]:
 def _described(loader: Any) -> tuple[str, int | None, str]:
     """Return the kind of a loader, its number of samples, and where they come from."""
     if isinstance(loader, Stream):
-        return "Stream", loader.records, loader.summary()
+        return "Stream", count_records(loader.plan), summarize(loader.plan)
     dataset = getattr(loader, "dataset", None)
     place = "" if dataset is None else type(dataset).__name__
     return type(loader).__name__, length_of(dataset), place

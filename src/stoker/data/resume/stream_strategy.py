@@ -11,7 +11,8 @@ from stoker.data.resume.position import ResumePoint
 from stoker.data.resume.rng import RngSnapshot
 from stoker.data.resume.strategies import ResumeStrategy
 from stoker.data.sharding import DataShard
-from stoker.data.streams.cursor import Cursor, StreamPosition
+from stoker.data.streams.cursor import Cursor, Plan, StreamPosition
+from stoker.data.streams.state import check_data, data_state, position_from, position_state
 from stoker.data.streams.stream import Stream
 
 
@@ -33,7 +34,7 @@ class StreamStrategy(ResumeStrategy):
         super().__init__(loader, name)
         if loader.plan.batching is None:
             raise ValueError(f"{name} yields single records: call batch(size) on the stream")
-        self._shard, self._first = shard, 0
+        self._plan, self._shard, self._first = loader.plan, shard, 0
         self._set_cursor(0, StreamPosition(), 0)
 
     def snapshot(self) -> RngSnapshot:
@@ -51,11 +52,11 @@ class StreamStrategy(ResumeStrategy):
 
     def state(self, batches: int | None) -> dict[str, Any]:
         """Return the position of all ranks, and what the data is."""
-        state = self.loader.data_state()
+        state = data_state(self._plan)
         if batches is not None:
             position = self._cursor.at(batches - self._first)[0]
-            state |= self.loader.position_state(self._cursor.epoch, position)
-        return state  # type: ignore[no-any-return]
+            state |= position_state(self._plan, self._cursor.epoch, position)
+        return state
 
     def load(self, state: Mapping[str, Any], point: ResumePoint | None) -> None:
         """Restore a pass that any number of ranks has saved."""
@@ -63,9 +64,9 @@ class StreamStrategy(ResumeStrategy):
         if state["loader"]["kind"] != self.kind:
             return
         saved = state["loader_state"]
-        self.loader.check_data(saved)
+        check_data(self._plan, saved)
         if point is not None:
-            start = self.loader.position_from(saved)
+            start = position_from(self._plan, saved)
             self._set_cursor(int(saved["epoch"]), start, point.batches)
 
     def padding(self, batches: int) -> int:
@@ -76,26 +77,24 @@ class StreamStrategy(ResumeStrategy):
     def global_size(self, batches: int, sizes: Sequence[int]) -> int:
         """Return the samples of all ranks in a window.
 
-        If a batch has another size than its number of records, sum over all ranks.
+        Where a function of the user makes the batches, their sizes are summed over all ranks.
         """
         rounds = range(batches - len(sizes) + 1, batches + 1)
         planned = [self._cursor.at(number - self._first)[1] for number in rounds]
         rank = self._shard.rank
-        own = [one[rank if rank < len(one) else 0] for one in planned]
-        if self.loader.plan.of_batches or not _is_torch_collate(self.loader):
+        if self._plan.of_batches or not _is_torch_collate(self._plan):
             real = sum(size for size, one in zip(sizes, planned, strict=True) if rank < len(one))
             readers_per_shard = max(1, dist.world_size() // self._shard.world_size)
             return int(dist.all_reduce_sum(real)[0]) // readers_per_shard
-        assert own == list(sizes)
         return sum(map(sum, planned))
 
     def _set_cursor(self, epoch: int, start: StreamPosition, first: int) -> None:
         """Set where the next pass starts, after ``first`` batches of this rank."""
         self._first = first
-        self._cursor: Cursor = self.loader.cursor(epoch, start, self._shard, pads=True)
-        total, world_size = self.loader.plan.outputs, self._shard.world_size
+        self._cursor = Cursor(self._plan, epoch, start, self._shard, pads=True)
+        total, world_size = self._plan.outputs, self._shard.world_size
         self.length = None if total is None else first + -(-(total - start.outputs) // world_size)
 
 
-def _is_torch_collate(stream: Stream) -> bool:
-    return stream.plan.batching is not None and stream.plan.batching.collate is default_collate
+def _is_torch_collate(plan: Plan) -> bool:
+    return plan.batching is not None and plan.batching.collate is default_collate

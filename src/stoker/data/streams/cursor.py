@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ from stoker.core.log import get_logger
 from stoker.data.sharding import DataShard
 from stoker.data.streams.order import Ints
 from stoker.data.streams.readers import Functions, Step, function_error
-from stoker.data.streams.sources import Dropped, Reader
+from stoker.data.streams.sources import Dropped, OnError, Reader
+
+OnChange: TypeAlias = Literal["refuse", "continue"]
 
 _log = get_logger()
 
@@ -69,6 +71,8 @@ class Plan:
     of_batches: tuple[Step, ...] = ()
     seed: int = 0
     workers: int = 0
+    on_error: OnError = "raise"
+    on_change: OnChange = "refuse"
 
     @property
     def size(self) -> int:
@@ -144,7 +148,8 @@ class Cursor:
         pads: bool = False,
     ) -> None:
         self.epoch, self.start = epoch, start
-        self._handed_out, self._rest = 0, iter([])  # those in the rest are not yielded yet
+        self._handed_out = 0
+        self._rest: Iterator[Any] = iter([])  # handed out, but not yielded yet
         self._plan, self._shard, self._pads = plan, shard, pads
         self._of_sequences = Functions(plan.of_sequences, plan.seed, salt=1)
         self._of_batches = Functions(_functions_of_batches(plan), plan.seed, salt=2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.core.errors import did_you_mean_path
+from stoker.core.errors import DataError, did_you_mean_path
 from stoker.storage import local_path
 from stoker.storage.descriptors import closing_descriptor
 
@@ -40,6 +40,16 @@ def open_range(path: str, start: int, length: int) -> bytes:
             pieces.append(piece)
             start, length = start + len(piece), length - len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def check_version(file: DataFile) -> None:
+    """Raise a `DataError` if a file has changed since it was indexed."""
+    status = os.stat(file.path)
+    if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise DataError(
+            f"'{file.path}' has changed since the stream was made: its records are no longer those "
+            "of the index; make the stream again"
+        )
 
 
 def find_files(source: Any, suffixes: Iterable[str]) -> list[str]:

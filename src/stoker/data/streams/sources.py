@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from stoker.core.errors import DataError
+from stoker.data.streams.files import check_version
 from stoker.data.streams.formats import Format, ParquetFormat, Records
 from stoker.data.streams.index import Index, build_index, files_of, format_of
 from stoker.data.streams.order import Ints, Order, epoch_key
@@ -57,6 +58,8 @@ class FileSource:
     def load(self, blocks: Ints) -> Records:
         """Read blocks."""
         found = [self.index.block(int(number)) for number in blocks]
+        for file in dict.fromkeys(file for file, _ in found):
+            check_version(file)
         readers = [partial(self.format.read, file.path, block) for file, block in found]
         return self.format.load(readers, [block.records for _, block in found])
 

@@ -1,25 +1,23 @@
 """`Stream`: records from files in a shuffled order that any position can be resumed from."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from stoker.core.errors import DataError, check_number
-from stoker.core.log import get_logger
+from stoker.core.errors import check_number
 from stoker.core.object_search import search
 from stoker.data.dataloader import has_shuffle_buffer
 from stoker.data.resume.unsaved import changing_values
 from stoker.data.sharding import DataShard
-from stoker.data.streams.cursor import Batching, Cursor, Packing, Plan, StreamPosition
+from stoker.data.streams.cursor import Batching, Cursor, OnChange, Packing, Plan, StreamPosition
 from stoker.data.streams.iterable import IterableReader, IterableSource
 from stoker.data.streams.order import WINDOW_RECORDS
 from stoker.data.streams.progress import indexing_bar
-from stoker.data.streams.readers import AppliedReader, Functions, MixedReader, Step, steps_of
+from stoker.data.streams.readers import AppliedReader, Functions, MixedReader, Step
 from stoker.data.streams.sources import (
     HuggingFaceSource,
     OnError,
@@ -27,12 +25,7 @@ from stoker.data.streams.sources import (
     SourceReader,
     open_files,
 )
-
-OnChange: TypeAlias = Literal["refuse", "continue"]
-
-_log = get_logger()
-
-_MOST_FILES_IN_STATE = 200
+from stoker.data.streams.state import check_data, data_state, position_from, position_state
 
 
 class Stream(IterableDataset[Any]):
@@ -56,8 +49,8 @@ class Stream(IterableDataset[Any]):
 
     shards_itself = True
 
-    def __init__(self, plan: Plan, on_error: OnError, on_change: OnChange) -> None:
-        self._plan, self._on_error, self._on_change = plan, on_error, on_change
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._shard = DataShard()
         self.epoch = 0
         self._start = StreamPosition()
@@ -105,20 +98,21 @@ class Stream(IterableDataset[Any]):
         size: int,
         *,
         drop_last: bool = False,
-        collate: Callable[[list[Any]], Any] = default_collate,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> "Stream":
         """Combine records into batches.
 
         Args:
             size: the number of records per batch and process.
             drop_last: whether to leave out a last batch that is not full.
-            collate: the function that makes a batch of a list of records.
+            collate: the function that makes a batch of a list of records; None collates as a
+                `DataLoader` does.
         """
         _check_size("size", size)
         self._check_before("batch")
-        if collate is not default_collate:
+        if collate is not None:
             _check_function("batch", collate)
-        return self._with_plan(batching=Batching(size, drop_last, collate))
+        return self._with_plan(batching=Batching(size, drop_last, collate or default_collate))
 
     def _check_before(self, step: str) -> None:
         if self._plan.batching is not None:
@@ -138,10 +132,10 @@ class Stream(IterableDataset[Any]):
         if isinstance(plan.reader, AppliedReader):
             reader, steps = plan.reader.reader, (*plan.reader.functions.steps, step)
         functions = Functions(steps, plan.seed, salt=0)
-        return self._with_plan(reader=AppliedReader(reader, functions, self._on_error == "skip"))
+        return self._with_plan(reader=AppliedReader(reader, functions, plan.on_error == "skip"))
 
     def _with_plan(self, **changes: Any) -> "Stream":
-        return Stream(replace(self._plan, **changes), self._on_error, self._on_change)
+        return Stream(replace(self._plan, **changes))
 
     # Position
 
@@ -172,7 +166,8 @@ class Stream(IterableDataset[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the same on all processes, and what the data was."""
-        return {**self.position_state(self.epoch, self._position), **self.data_state()}
+        position = position_state(self._plan, self.epoch, self._position)
+        return {**position, **data_state(self._plan)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a position, with any number of workers and processes.
@@ -181,9 +176,9 @@ class Stream(IterableDataset[Any]):
             DataError: the data has changed, and the stream was not made with
                 ``on_change="continue"``.
         """
-        self.check_data(state)
+        check_data(self._plan, state)
         self.epoch, self._cursor = int(state["epoch"]), None
-        self._start = self.position_from(state)
+        self._start = position_from(self._plan, state)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rest of the epoch, then begin the next one."""
@@ -192,7 +187,7 @@ class Stream(IterableDataset[Any]):
                 "a stream cannot be read by the workers of a DataLoader: pass workers= to "
                 "stoker.data.stream, and use the stream itself instead of a DataLoader"
             )
-        cursor = self._cursor = self.cursor(self.epoch, self._position, self._shard)
+        cursor = self._cursor = Cursor(self._plan, self.epoch, self._position, self._shard)
         yield from cursor
         if self._cursor is cursor:
             self.epoch, self._start, self._cursor = self.epoch + 1, cursor.end, None
@@ -207,93 +202,10 @@ class Stream(IterableDataset[Any]):
             )
         return len(range(self._shard.rank, total, self._shard.world_size))
 
-    # For feeders and reports
-
-    @property
-    def records(self) -> int | None:
-        """The number of records of an epoch before filters, None if it is not known."""
-        length = self._plan.reader.length
-        return None if length == sys.maxsize else length
-
-    def summary(self) -> str:
-        """Return the files, their size, the order and the steps in one line."""
-        plan = self._plan
-        parts = [source.summary() for source in plan.reader.sources]
-        steps: list[str] = [kind for kind, _ in steps_of(plan.reader)]
-        steps += [f"pack({plan.packing.length})"] if plan.packing else []
-        steps += [kind for kind, _ in plan.of_sequences]
-        steps += [f"batch({plan.batching.size})"] if plan.batching else []
-        steps += [kind for kind, _ in plan.of_batches]
-        return " ".join([" + ".join(parts), *(f"→ {step}" for step in steps)])
-
     @property
     def plan(self) -> Plan:
-        """What becomes of records."""
+        """What becomes of records, for feeders and reports."""
         return self._plan
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """What the batches depend on, for the identity of a run."""
-        plan = self._plan
-        steps = [*plan.of_sequences, *plan.of_batches]
-        return {
-            "records": plan.reader.described,
-            "pack": asdict(plan.packing) if plan.packing else None,
-            "batch": asdict(plan.batching) if plan.batching else None,
-            "steps": [[kind, function] for kind, function in steps],
-        }
-
-    def cursor(
-        self, epoch: int, start: StreamPosition, shard: DataShard, *, pads: bool = False
-    ) -> Cursor:
-        """Return a pass from a position on."""
-        return Cursor(self._plan, epoch, start, shard, pads=pads)
-
-    def position_state(self, epoch: int, position: StreamPosition) -> dict[str, Any]:
-        """Return a position as plain values."""
-        mark = self._plan.reader.mark(epoch, position.record)
-        return {**asdict(position), "named": list(position.named), "epoch": epoch, "mark": mark}
-
-    def position_from(self, state: Mapping[str, Any]) -> StreamPosition:
-        """Return the position that `position_state` returned, for the batch size of this stream."""
-        numbers = {name: int(state[name]) for name in ("outputs", "record", "offset", "skipped")}
-        if not self._plan.drops and numbers["record"] != min(
-            numbers["outputs"] * self._plan.size, self._plan.reader.length
-        ):
-            raise ValueError(
-                f"the position was saved after {numbers['outputs']} batches and "
-                f"{numbers['record']} records, which is not a multiple of the batch size "
-                f"{self._plan.size}: expected the same batch size within an epoch"
-            )
-        self._plan.reader.seek(int(state["epoch"]), numbers["record"], state["mark"])
-        return StreamPosition(**numbers, named=tuple(state["named"]))
-
-    def data_state(self) -> dict[str, Any]:
-        """Return what identifies the data."""
-        sources = self._plan.reader.sources
-        versions = {name: v for source in sources for name, v in source.versions.items()}
-        few = len(versions) <= _MOST_FILES_IN_STATE
-        return {
-            "fingerprint": "-".join(source.fingerprint for source in sources),
-            "files": versions if few else {},
-            "records": sum(int(source.counts.sum()) for source in sources),
-        }
-
-    def check_data(self, state: Mapping[str, Any]) -> None:
-        """Reject, or log, that the data is not what it was when the state was saved."""
-        found = self.data_state()
-        if state["fingerprint"] == found["fingerprint"]:
-            return
-        message = (
-            f"the data of the stream has changed since its state was saved: "
-            f"{_differences(state, found)}"
-        )
-        if self._on_change == "refuse":
-            raise DataError(
-                f"{message}; restore it, or pass on_change='continue' to resume at the same "
-                "position of the new order, where records may come twice or not at all"
-            )
-        _log.warning(f"{message}; records of this epoch may come twice or not at all")
 
 
 def stream(
@@ -346,7 +258,7 @@ def stream(
             place = Path(cache) if cache is not None else None
             found = open_files(source, format, columns, place, on_error, progress)
         reader = SourceReader(found, window, seed, on_error)
-    return Stream(Plan(reader, seed=seed, workers=workers), on_error, on_change)
+    return Stream(Plan(reader, seed=seed, workers=workers, on_error=on_error, on_change=on_change))
 
 
 def mix(
@@ -378,7 +290,7 @@ def mix(
             raise ValueError(f"weights must be positive, got {weight!r}")
     if not (until in ("first", "all") or (type(until) is int and until > 0)):
         raise ValueError(f"until must be 'first', 'all' or a number of records, got {until!r}")
-    plans = [one._plan for one in streams]
+    plans = [one.plan for one in streams]
     if any(plan.packing is not None or plan.batching is not None for plan in plans):
         raise ValueError("mix() comes before pack() and batch(): mix streams of records")
     readers: list[Reader] = [plan.reader for plan in plans]
@@ -386,11 +298,10 @@ def mix(
         raise ValueError("mix() needs random access: a datasets.IterableDataset has none")
     reader = MixedReader(readers, weights, seed, until)
     workers = max(plan.workers for plan in plans)
-    on_error: OnError = "skip" if any(one._on_error == "skip" for one in streams) else "raise"
-    on_change: OnChange = (
-        "continue" if any(one._on_change == "continue" for one in streams) else "refuse"
-    )
-    return Stream(Plan(reader, seed=seed, workers=workers), on_error, on_change)
+    on_error: OnError = "skip" if any(plan.on_error == "skip" for plan in plans) else "raise"
+    continues = any(plan.on_change == "continue" for plan in plans)
+    on_change: OnChange = "continue" if continues else "refuse"
+    return Stream(Plan(reader, seed=seed, workers=workers, on_error=on_error, on_change=on_change))
 
 
 def _dataset_reader(
@@ -437,15 +348,3 @@ def _check_function(name: str, function: Any) -> None:
             "how far was read ahead: draw from the global generators (random, np.random, torch), "
             "which are seeded for each record, and keep no counters"
         )
-
-
-def _differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Return which files differ, or how the number of records has changed."""
-    before, now = saved["files"], found["files"]
-    changes = [f"'{name}' was added" for name in now if name not in before]
-    changes += [f"'{name}' is missing" for name in before if name not in now]
-    changes += [f"'{n}' was rewritten" for n in now if n in before and now[n] != before[n]]
-    if not before or not now or not changes:
-        return f"it had {saved['records']} records and has {found['records']}"
-    more = f" and {len(changes) - 5} more changes" if len(changes) > 5 else ""
-    return ", ".join(changes[:5]) + more
