@@ -16,7 +16,7 @@ from stoker.testing import assert_resumes_exactly
 from support.stream_data import FORMATS, RECORDS, numbers, tokens_in
 
 ALL = bool(os.environ.get("STOKER_STREAMS"))
-KILLS = 18 if ALL else 2
+KILLS = 18 if ALL else 1
 
 
 def noisy(number):
@@ -52,7 +52,7 @@ PIPELINES = {
     "datasets": mixed,
     "iterable": packed,
 }
-SAMPLE = list(PIPELINES) if ALL else ["jsonl", "webdataset", "iterable"]
+SAMPLE = list(PIPELINES) if ALL else ["jsonl", "iterable"]
 
 
 def as_batch(values):
@@ -64,7 +64,7 @@ def train(name, source, run_dir):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     engine = Engine(model, torch.optim.Adam(model.parameters()), nn.MSELoss())
-    batches = PIPELINES[name](source).batch(20, collate=as_batch)
+    batches = PIPELINES[name](source).batch(40, collate=as_batch)
     trainer = Trainer(engine, [hooks.Checkpoint(every="7st"), hooks.Loss()], run_dir=run_dir)
     trainer.fit(batches, epochs=2)
 
@@ -86,6 +86,6 @@ def test_a_training_on_a_stream_that_is_killed_ends_at_the_same_bits(name, tmp_p
 def test_two_processes_on_a_stream_that_are_killed_end_at_the_same_bits(name, tmp_path):
     source = FORMATS[name](tmp_path)
     verdict = assert_resumes_exactly(
-        lambda run_dir: train(name, source, Path(run_dir)), kills=KILLS // 2, seed=3, nproc=2
+        lambda run_dir: train(name, source, Path(run_dir)), kills=-(-KILLS // 2), seed=3, nproc=2
     )
     assert verdict.processes == 2

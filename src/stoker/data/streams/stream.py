@@ -282,14 +282,14 @@ def mix(
         until: the length of an epoch: until the "first" of the streams has finished an epoch of
             its own, until "all" have, or a number of records.
     """
+    if not (until in ("first", "all") or (type(until) is int and until > 0)):
+        raise ValueError(f"until must be 'first', 'all' or a number of records, got {until!r}")
     if len(streams) != len(weights) or not streams:
         raise ValueError(f"mix() got {len(streams)} streams and {len(weights)} weights")
     for weight in weights:
         check_number("weights", weight)
         if not 0 < weight < float("inf"):
             raise ValueError(f"weights must be positive, got {weight!r}")
-    if not (until in ("first", "all") or (type(until) is int and until > 0)):
-        raise ValueError(f"until must be 'first', 'all' or a number of records, got {until!r}")
     plans = [one.plan for one in streams]
     if any(plan.packing is not None or plan.batching is not None for plan in plans):
         raise ValueError("mix() comes before pack() and batch(): mix streams of records")
