@@ -8,7 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak fuzz stuck reshard switchers cookbook matrix \
-    same-bits clean same-python
+    same-bits streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -30,6 +30,8 @@ help:
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
+	@echo "make streams          kill trainings on streams of every format more than 100 times"
+	@echo "make bench-streams    records per second and time to resume of streams, compared with others"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -119,6 +121,13 @@ same-bits: .venv/installed-dev
 
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)
+
+streams: .venv/installed-dev
+	STOKER_STREAMS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/data/test_streams.py \
+	    tests/data/test_stream_kills.py $(ARGS)
+
+bench-streams: .venv/installed
+	.venv/bin/python benchmarks/streams.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

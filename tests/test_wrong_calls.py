@@ -189,6 +189,8 @@ def test_a_word_that_is_no_choice_is_answered_with_the_choices(name, parameter, 
         "BatchFeeder": {"loader": [1]},
         "Prune": {"trial": Trial()},
         "total_steps": {"train_loader": [1], "epochs": 1},
+        "stream": {"source": "data.jsonl"},
+        "mix": {"streams": [], "weights": []},
     }.get(name, {})
     thing = dict(public())[name]
     with pytest.raises((TypeError, ValueError)) as caught:

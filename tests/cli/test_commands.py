@@ -257,7 +257,7 @@ def test_explain_shows_loop_metrics_parameters_calendar_and_rate(stoker, folder)
     before = everything_in(folder)
     code, out, _ = stoker("explain", "cfg.yaml", "run.accumulate=2", "lr_scheduler=cosine")
     assert code == 0
-    for title in ("The loop", "Metrics", "Parameters", "Calendar", "Learning rate"):
+    for title in ("The loop", "Metrics", "Parameters", "Data", "Calendar", "Learning rate"):
         assert f"{title}\n{'─' * len(title)}" in out
     assert "before_step" in out
     assert re.search(r"steps per epoch +3\n", out)

@@ -10,6 +10,7 @@ import pytest
 from stoker import Trainer, hooks
 from stoker.cli import main
 from stoker.cli.ckpt import _ACTIONS
+from stoker.cli.data import _ACTIONS as DATA_ACTIONS
 from stoker.cli.main import _COMMANDS
 from stoker.cli.output import plain
 from stoker.cli.schema import load
@@ -69,14 +70,18 @@ CASES = {
     "ckpt show": ("runs/cfg", ["checkpoint_contents"]),
     "ckpt export": ("runs/cfg -o w.safetensors", ["export"]),
     "ckpt import": ("w.safetensors -o v.safetensors", ["import"]),
+    "data ls": ("some.jsonl", ["data_file"]),
+    "data index": ("some.jsonl", ["data_file"]),
+    "data check": ("some.jsonl", ["data_check"]),
     "ckpt prune": ("runs/cfg --keep 1 --dry-run", ["prune"]),
 }
-ELSEWHERE = {"prove", "board", "run", "ckpt", "ckpt diff"}
+ELSEWHERE = {"prove", "board", "run", "ckpt", "ckpt diff", "data"}
 
 
 @pytest.mark.slow
 def test_every_command_prints_records_that_match_the_schema(records):
-    actions = {f"ckpt {name}" for name in _ACTIONS}
+    Path("some.jsonl").write_text('{"a": 1}\n')
+    actions = {f"ckpt {name}" for name in _ACTIONS} | {f"data {name}" for name in DATA_ACTIONS}
     assert CASES.keys() | ELSEWHERE == _COMMANDS.keys() | actions
     for name, (words, kinds) in CASES.items():
         code, found = records(*name.split(), *words.split())

@@ -37,6 +37,7 @@ _COMMANDS = {
     "wait": ("wait", "Wait until a run has ended; the exit code says how."),
     "report": ("report", "Write a report about runs: curves, configuration, goodput, model card."),
     "ckpt": ("ckpt", "List, verify, show, compare, prune, export and import checkpoints."),
+    "data": ("data", "List, index and check the files of a stream."),
     "board": ("board", "Serve a live dashboard of runs."),
     "run": ("run", "Run an unmodified script for Colossal-AI, LiBai, Orca or Towhee."),
     "config": ("config", "Print the resolved config, or where a value comes from."),
@@ -191,7 +192,7 @@ def _parser(chosen: str, module: ModuleType | None) -> tuple[_Parser, _Parser | 
     }
     if module is not None:
         module.add_arguments(parsers[chosen])
-        if chosen != "ckpt":  # its actions have them
+        if chosen not in ("ckpt", "data"):  # their actions have them
             output.add_arguments(parsers[chosen])
         set_known(parsers[chosen])
     return parser, parsers.get(chosen)

@@ -57,6 +57,11 @@ def emit(record: str, text: str | Sequence[str] = (), /, **fields: Any) -> None:
         _current.write(line)
 
 
+def is_json() -> bool:
+    """Return whether results are printed as JSON."""
+    return _current.json
+
+
 def note(text: str) -> None:
     """Print a hint for people, on stdout."""
     if not _current.json and not _current.quiet:

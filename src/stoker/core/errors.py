@@ -7,6 +7,7 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
     ├── CheckpointError     a checkpoint cannot be written or read
     │   └── CheckpointMismatchError   it belongs to another model or run
     ├── WriteError          a file of a run cannot be written
+    ├── DataError           a record of a stream is corrupt, or its data has changed
     ├── UnsupportedURLError a URL was passed where only a local path is supported
     └── RankFailed          a rank of a launched job failed
 
@@ -52,6 +53,10 @@ class WriteError(StokerError, OSError):
     def __str__(self) -> str:
         """Return the message."""
         return self.message
+
+
+class DataError(StokerError, ValueError):
+    """A record of a stream cannot be read, or its data has changed since it was indexed."""
 
 
 class UnsupportedURLError(StokerError, ValueError):

@@ -30,11 +30,11 @@ def mixed_seed(*numbers: int) -> int:
     """Return a seed of 63 bits that depends on all of these numbers and on their order."""
     mixed = 0
     for number in numbers:
-        mixed = mix(mixed + number)
+        mixed = mix_bits(mixed + number)
     return mixed >> 1
 
 
-def mix(number: int) -> int:
+def mix_bits(number: int) -> int:
     """Mix all bits of ``number`` into 64 bits, with the finalizer of splitmix64."""
     number = (number + 0x9E3779B97F4A7C15) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

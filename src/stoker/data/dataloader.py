@@ -140,3 +140,19 @@ def with_indices(loader: Any, indices: Iterable[Any]) -> Any:
 
 def _has_persistent_workers(loader: Any) -> bool:
     return is_plain_loader(loader) and loader.persistent_workers and loader.num_workers > 0
+
+
+# Hugging Face datasets
+
+
+def has_shuffle_buffer(dataset: Any) -> bool:
+    """Return whether this is a streaming Hugging Face dataset that shuffles."""
+    left = [attributes(dataset).get("_ex_iterable")]
+    while left:
+        one = left.pop()
+        if type(one).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        held = attributes(one)
+        left += [held["ex_iterable"]] if "ex_iterable" in held else []
+        left += held.get("ex_iterables", [])
+    return False

@@ -30,7 +30,8 @@ from stoker.data.resume.loader_check import check_loader, is_resharded, properti
 from stoker.data.resume.logical import Round, logical_strategy_for
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
-from stoker.data.resume.strategies import ShardedStrategy, strategy_for
+from stoker.data.resume.strategies import ResumeStrategy, ShardedStrategy, strategy_for
+from stoker.data.resume.stream_strategy import StreamStrategy
 from stoker.data.resume.unsaved import report_unsaved
 from stoker.data.sharding import (
     DataShard,
@@ -42,6 +43,7 @@ from stoker.data.sharding import (
     sync_window,
     warn_if_unsharded,
 )
+from stoker.data.streams.stream import Stream
 
 LastWindow: TypeAlias = Literal["flush", "drop"]
 Loaders: TypeAlias = Iterable[Batch] | Mapping[str, Iterable[Batch]]
@@ -98,8 +100,7 @@ class BatchFeeder:
         self._mode = sharding_mode(loader, shard)
         self._is_logical = shard.logical_ranks is not None
         self._synced = self._mode is ShardingMode.PER_RANK and not self._is_logical
-        choose = logical_strategy_for if self._is_logical else strategy_for
-        self._default_strategy = self._strategy = choose(loader, name, shard)
+        self._default_strategy = self._strategy = _strategy(loader, name, shard)
         if self._synced:
             warn_if_unsharded(loader, name, shard)
             self._strategy.length = longest_of(self._strategy.length)
@@ -441,6 +442,15 @@ def count_of(name: str, value: Any) -> int | None:
 def take(loader: Iterable[Batch], limit: int | float) -> list[Batch]:
     """Return the first ``limit`` batches of a loader, or that fraction of them, as a list."""
     return list(islice(loader, limited(length_of(loader), limit, "train_loader")))
+
+
+def _strategy(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
+    if shard.logical_ranks is not None:
+        return logical_strategy_for(loader, name, shard)
+    if isinstance(loader, Stream):
+        is_sharded = sharding_mode(loader, shard) is ShardingMode.SHARDED
+        return StreamStrategy(loader, name, shard if is_sharded else _SINGLE)
+    return strategy_for(loader, name, shard)
 
 
 def _check_iterable(loader: Any, name: str) -> None:

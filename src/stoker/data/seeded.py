@@ -12,7 +12,7 @@ import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch.utils.data import Dataset, IterableDataset
 
-from stoker.core.seed import mix
+from stoker.core.seed import mix_bits
 
 
 class SeededDataset(Dataset[Any]):
@@ -59,12 +59,12 @@ class SeededDataset(Dataset[Any]):
             inner(epoch)
 
     def __getitem__(self, index: Any) -> Any:
-        with _preserve_generators(self._bits):
+        with preserve_generators(self._bits):
             return self._read(index, self._key())
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Return the samples of a batch; save and restore the generators once for all of them."""
-        with _preserve_generators(self._bits):
+        with preserve_generators(self._bits):
             key = self._key()
             return [self._read(index, key) for index in indices]
 
@@ -79,18 +79,15 @@ class SeededDataset(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def _key(self) -> int:
-        return mix(mix(self.seed) + self.epoch)
+        return mix_bits(mix_bits(self.seed) + self.epoch)
 
     def _read(self, index: Any, key: int) -> Any:
-        number = mix(key + _index_to_int(index))
-        random.seed(number)
-        np.random.seed(number >> 32)
-        torch.default_generator.manual_seed(number & 0xFFFFFFFF)
+        seed_generators(mix_bits(key + _index_to_int(index)))
         return self.dataset[index]
 
 
 @contextmanager
-def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
+def preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
     """Restore the global generators on exit, so that they may be seeded within the context.
 
     NumPy's bit generator is swapped for ``bits``, which is far cheaper than copying its state. The
@@ -107,6 +104,13 @@ def _preserve_generators(bits: np.random.MT19937) -> Iterator[None]:
             np.random.set_state(numpy)
         torch.default_generator.set_state(torch_)
         random.setstate(python)
+
+
+def seed_generators(number: int) -> None:
+    """Seed the global generators of Python, NumPy and torch with 64 bits."""
+    random.seed(number)
+    np.random.seed(number >> 32)
+    torch.default_generator.manual_seed(number & 0xFFFFFFFF)
 
 
 def _index_to_int(index: Any) -> int:

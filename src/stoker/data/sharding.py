@@ -53,7 +53,7 @@ class ShardingMode(Enum):
     """There is one shard."""
 
     SHARDED = auto()
-    """Stoker divides the order of the loader's sampler."""
+    """Stoker divides the order of the loader's sampler, or of a stream."""
 
     EVEN = auto()
     """A `DistributedSampler` gives all ranks the same number of batches."""
@@ -66,8 +66,11 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
     """Return how the data of this loader reaches the ranks."""
     if shard.world_size == 1:
         return ShardingMode.SINGLE
-    if not _has_index_order(loader) or getattr(loader, "unsharded", False):
+    is_stream = getattr(loader, "shards_itself", False)
+    if getattr(loader, "unsharded", False) or not (is_stream or _has_index_order(loader)):
         return ShardingMode.PER_RANK
+    if is_stream:
+        return ShardingMode.SHARDED
     sampler = sampler_of(loader)
     if is_plain(sampler, DistributedSampler) and sampler.num_replicas == shard.world_size:
         return ShardingMode.EVEN
@@ -78,8 +81,8 @@ def sharding_mode(loader: Any, shard: DataShard) -> ShardingMode:
 
 def unsharded(loader: _Loader) -> _Loader:
     """Mark a loader so that every process reads all of its data, and return it."""
-    if isinstance(loader, DataLoader):  # nothing else is ever sharded
-        loader.unsharded = True
+    if isinstance(loader, DataLoader) or hasattr(loader, "shards_itself"):  # nothing else is
+        loader.unsharded = True  # type: ignore[attr-defined]
     return loader
 
 

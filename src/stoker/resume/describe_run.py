@@ -12,7 +12,9 @@ from stoker.core.bytecode import only_observes, own_functions
 from stoker.core.describe import Description
 from stoker.core.object_search import attributes
 from stoker.core.seed import torch_seed
+from stoker.data import Stream
 from stoker.data.dataloader import length_of
+from stoker.data.streams.state import describe
 from stoker.engine import Engine, unwrap
 from stoker.engine.describe_model import add_criterion, add_model, add_scheduler
 from stoker.hooks import Callback, Hook
@@ -140,6 +142,9 @@ def _is_of_python(value: Any) -> bool:
 
 
 def _add_loader(found: Description, key: str, loader: Any) -> None:
+    if isinstance(loader, Stream):
+        found.add(key, describe(loader.plan))
+        return
     if not isinstance(loader, DataLoader):
         found.add(key, loader, files=True)
         return

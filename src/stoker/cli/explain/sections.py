@@ -3,8 +3,9 @@
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -13,6 +14,9 @@ from stoker.cli.plot import sparkline
 from stoker.core.errors import did_you_mean
 from stoker.core.every import Every
 from stoker.core.tree import tensors
+from stoker.data import Stream, length_of
+from stoker.data.streams.state import count_records, summarize
+from stoker.events.writers.console import format_table
 from stoker.hooks import Checkpoint, FreezeLayers, Hook, SaveWeights
 from stoker.parallel.logical.tree import ranks_of
 from stoker.trainer import Trainer
@@ -28,6 +32,7 @@ def sections(job: Job) -> dict[str, Iterable[str]]:
         **_logical_ranks(job.trainer),
         "Metrics": _metrics(job.trainer),
         "Parameters": _parameters(job.trainer),
+        "Data": _data(job),
         "Calendar": _calendar(job),
         "Learning rate": _lr_curve(job),
     }
@@ -98,6 +103,29 @@ def _parameters(trainer: Trainer) -> Iterator[str]:
 def _counted(part: nn.Module) -> tuple[int, int]:
     sizes = [(p.numel(), p.requires_grad) for p in part.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
+
+
+def _data(job: Job) -> Iterator[str]:
+    """Yield what each loader reads: its kind, samples and batches; of a stream also its files."""
+    loaders = {"train": job.train_loader}
+    several = job.val_loader if isinstance(job.val_loader, Mapping) else {"": job.val_loader}
+    loaders |= {f"val/{name}".rstrip("/"): one for name, one in several.items()}
+    rows = [["data", "kind", "samples", "batches", "from"]]
+    for name, loader in loaders.items():
+        if loader is not None:
+            kind, samples, place = _described(loader)
+            counts = ["unknown" if n is None else f"{n:,}" for n in (samples, length_of(loader))]
+            rows.append([name, kind, *counts, place])
+    yield from format_table(rows, left={0, 1, 4}).splitlines()
+
+
+def _described(loader: Any) -> tuple[str, int | None, str]:
+    """Return the kind of a loader, its number of samples, and where they come from."""
+    if isinstance(loader, Stream):
+        return "Stream", count_records(loader.plan), summarize(loader.plan)
+    dataset = getattr(loader, "dataset", None)
+    place = "" if dataset is None else type(dataset).__name__
+    return type(loader).__name__, length_of(dataset), place
 
 
 def _calendar(job: Job) -> Iterator[str]:

@@ -31,7 +31,7 @@ def properties_of(strategy: ResumeStrategy, world_size: int) -> LoaderProperties
         "batches": length_of(loader),
         "generators": len(generators_of(loader)),
     }
-    if world_size > 1 and strategy.kind != "sharded":
+    if world_size > 1 and strategy.kind not in ("sharded", "stream"):
         known["processes"] = world_size  # each with its own position
     if isinstance(loader, DataLoader):
         known["num_workers"] = loader.num_workers

@@ -29,7 +29,9 @@ from stoker.data.resume.strategies import (
     ShardSampler,
     strategy_for,
 )
+from stoker.data.resume.stream_strategy import StreamStrategy
 from stoker.data.sharding import DataShard, ShardingMode, sharding_mode
+from stoker.data.streams.stream import Stream
 
 _END = object()
 _SINGLE = DataShard()
@@ -52,6 +54,8 @@ class Round:
 
 def logical_strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
     """Return the strategy that reads this loader in rounds; all ranks must call it."""
+    if isinstance(loader, Stream):
+        return DealtStrategy(loader, name, shard, StreamStrategy(loader, name, _SINGLE))
     if sharding_mode(loader, shard) is ShardingMode.SHARDED:
         return LogicalStrategy(loader, name, shard, dist.broadcast_from_rank0(torch.initial_seed()))
     distributed = [one for one in components(loader) if getattr(one, "num_replicas", 1) != 1]
@@ -61,7 +65,7 @@ def logical_strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStra
             "processes, but logical ranks run on any number of them: leave it out, because Stoker "
             "assigns the samples to logical ranks"
         )
-    return DealtStrategy(loader, name, shard)
+    return DealtStrategy(loader, name, shard, strategy_for(loader, name, _SINGLE))
 
 
 class LogicalStrategy(ShardedStrategy):
@@ -160,12 +164,12 @@ class DealtStrategy(ResumeStrategy):
     numbers while it reads, since all read the same.
     """
 
-    def __init__(self, loader: Any, name: str, shard: DataShard) -> None:
+    def __init__(self, loader: Any, name: str, shard: DataShard, inner: ResumeStrategy) -> None:
         super().__init__(loader, name)
         self._total = shard.world_size
         self._ranks = range(shard.rank, shard.rank + (shard.logical_ranks or 0))
-        self._inner = strategy_for(loader, name, _SINGLE)
-        self.kind, self.reader = self._inner.kind, self._inner.reader
+        self._inner = inner
+        self.kind, self.reader, self.length = inner.kind, inner.reader, inner.length
         if self.length is not None:
             self._batches = self.length
             self.length = -(-self.length // self._total)

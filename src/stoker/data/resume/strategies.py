@@ -30,13 +30,14 @@ from torch.utils.data import (
 from stoker.core import dist
 from stoker.core.bytecode import facts_of
 from stoker.core.log import get_logger
-from stoker.core.object_search import RNGS, attributes, search
+from stoker.core.object_search import RNGS, search
 from stoker.core.seed import preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Batch, Stateful
 from stoker.core.user_state import UserState
 from stoker.data.dataloader import (
     batches_at,
     generators_of,
+    has_shuffle_buffer,
     is_plain_loader,
     length_of,
     set_epoch,
@@ -565,24 +566,11 @@ def _loses_state(loader: Any) -> bool:
     asks a sampler without ``state_dict`` for several orders when it resumes.
     """
     if not isinstance(loader, DataLoader):
-        return _has_shuffle_buffer(loader)
+        return has_shuffle_buffer(loader)
     sampler = sampler_of(loader)
     if isinstance(loader, Stateful) and not isinstance(sampler, Stateful):
         found = search([("sampler", sampler)])
         counts = any(facts_of(function).counts for function in found.functions.values())
         if counts or any(isinstance(value, RNGS) for value in found.values.values()):
             return True
-    return _has_shuffle_buffer(loader.dataset)
-
-
-def _has_shuffle_buffer(dataset: Any) -> bool:
-    """Return whether this is a streaming Hugging Face dataset that shuffles."""
-    left = [attributes(dataset).get("_ex_iterable")]
-    while left:
-        one = left.pop()
-        if type(one).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        held = attributes(one)
-        left += [held["ex_iterable"]] if "ex_iterable" in held else []
-        left += held.get("ex_iterables", [])
-    return False
+    return has_shuffle_buffer(loader.dataset)

@@ -51,7 +51,7 @@ def _problems(loader: Any) -> Iterator[str]:
             "saved: batches after a resume may differ; draw them in the dataset and wrap it in "
             "stoker.data.SeededDataset"
         )
-    for what in _changing(reading):
+    for what in changing_values(reading):
         yield (
             f"{what} changes while worker processes read, and cannot be saved: samples after a "
             "resume may differ; make it a function of the index, or read without workers"
@@ -95,7 +95,7 @@ def _draws(found: Found) -> str:
     return ", ".join(sorted(set().union(*(one.draws for one in _facts(found)))))
 
 
-def _changing(found: Found) -> list[str]:
+def changing_values(found: Found) -> list[str]:
     """Return what reading changes: generators that it uses, and values that it counts."""
     used = set().union(*(one.called for one in _facts(found)))
     used |= {name for one in _facts(found) for _, name in one.variables}

@@ -1,0 +1,12 @@
+"""Streams: data that is read from files in an order that is computed, not remembered.
+
+files.py      list files and read ranges of their bytes; object stores belong here
+formats.py    JSON lines, text and Parquet: scan a file into blocks, read blocks
+tar.py        the same for WebDataset shards
+index.py      the blocks of all files, cached and verified
+order.py      the two-level shuffle: blocks, then records within a window
+sources.py    the records of files and of Hugging Face datasets, by position
+readers.py    functions applied to records, and mixtures
+cursor.py     packing, batches, and the position of one process in them
+stream.py     what users see
+"""
