@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from stoker.core.errors import CheckpointError
 from stoker.dialects.orca import OrcaContext
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallback
+from stoker.dialects.orca.loaders import shuffled
+from stoker.dialects.orca.worker import Job, Parts, work
 from support.tasks import orca as tasks
 from support.toys import same_bits
 
@@ -248,3 +250,30 @@ def test_ray_is_not_started_in_the_place_of_the_executors_of_spark(monkeypatch):
     monkeypatch.setattr(OrcaContext, "runtime", "spark")
     with pytest.raises(ValueError, match="Spark runs on 'yarn', and Ray is not started on its"):
         tasks.estimator(backend="ray").fit(tasks.train)
+
+
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_workers_of_a_cluster_shuffle_what_a_creator_reads_in_order(shuffles, tmp_path):
+    seen = []
+
+    class Sees(Callback):
+        def before_train_iter(self, runner):
+            seen.extend(runner.batch[0][:, 0].tolist())
+
+    def creator(config, batch_size):
+        return DataLoader(rows, batch_size, collate_fn=collate)
+
+    def collate(samples):
+        return torch.tensor([[float(x)] for x, _ in samples]), torch.zeros(len(samples), dtype=int)
+
+    rows = [(number, 0) for number in range(40)]
+    parts = Parts(lambda config: nn.Linear(1, 2), lambda m, c: torch.optim.SGD(m.parameters(), 0.1),
+                  nn.CrossEntropyLoss(), None, "epoch", None, {})  # fmt: skip
+    job = Job(parts, "fit", creator, 4, [Sees()], str(tmp_path), False, epochs=1, shuffles=shuffles)
+    work(job)
+    assert sorted(seen) == list(range(40))
+    assert (seen == sorted(seen)) is not shuffles
+    own = DataLoader(rows, sampler=WeightedRandomSampler([1.0] * 40, 40))
+    assert shuffled(own) is own
+    own = DataLoader(rows, batch_sampler=[[3, 1], [2]])
+    assert shuffled(own) is own

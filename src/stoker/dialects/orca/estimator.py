@@ -136,7 +136,8 @@ class PyTorchEstimator:
         Data is ``(config, batch_size) -> loader``, a loader, a dataset, ``{"x": …, "y": …}``,
         `XShards`, or a DataFrame of Spark or pandas or a Dataset of Ray, whose ``feature_cols`` the
         model gets and whose ``label_cols`` are its targets. ``batch_size`` is of all workers
-        together. With as many partitions of a DataFrame or of shards as workers, each gets one.
+        together. With as many partitions of a DataFrame or of shards as workers, each gets one. A
+        cluster shuffles the training data of a creator, as Orca does, even if its loader does not.
 
         Returns the stats of each epoch: epoch, batch_count, num_samples, train_loss,
         last_train_loss, val_loss, val_num_samples, val_<metric>, and with ``profile`` the mean
@@ -308,6 +309,7 @@ class PyTorchEstimator:
             per_worker=not reduce_results,
             synced=self.synced,
             serialized=OrcaContext.serialize_data_creator,
+            shuffles=self._backend != "local",
             log_level=self.log_level,
         )
 

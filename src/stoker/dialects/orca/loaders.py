@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.tree import concatenate, describe, map_tensors, tensors
+from stoker.data.dataloader import is_plain_loader
+from stoker.data.samplers import is_plain
 from stoker.data.sharding import unsharded
 from stoker.dialects.orca.shards import SparkXShards, XShards
 
@@ -194,6 +196,20 @@ def loader_of(
         raise TypeError(f"the creator {name} returned None, expected a loader")
     is_dataset = isinstance(made, Dataset)
     return loader_of(made, config, batch_size, model, task=task) if is_dataset else made
+
+
+def shuffled(loader: Any) -> Any:
+    """Return a loader of the same data in random order, unless it has an order of its own."""
+    if not is_plain_loader(loader) or not is_plain(loader.sampler, SequentialSampler):
+        return loader
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return loader
+    names = (
+        *("batch_size", "collate_fn", "drop_last", "generator", "num_workers", "pin_memory"),
+        *("persistent_workers", "prefetch_factor", "timeout", "worker_init_fn"),
+    )
+    options = {name: getattr(loader, name) for name in names}
+    return DataLoader(loader.dataset, shuffle=True, **options)
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

@@ -15,7 +15,7 @@ from stoker.core import dist
 from stoker.dialects.adapter import with_names
 from stoker.dialects.orca.bridge import DropHook, OwnerStep, RunnerHook, adapted
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
-from stoker.dialects.orca.loaders import loader_of
+from stoker.dialects.orca.loaders import loader_of, shuffled
 from stoker.dialects.orca.metrics import metrics_of_run
 from stoker.dialects.orca.model_checkpoint import ModelCheckpoint
 from stoker.dialects.orca.stats import OwnStats
@@ -86,6 +86,7 @@ class Job:
     per_worker: bool = False  # return the stats of each worker,
     synced: bool = True  # with losses and metrics over all of them
     serialized: bool = False  # workers call data creators one after another
+    shuffles: bool = False  # the training data of a creator, whose loader does not
     log_level: int = logging.INFO
 
 
@@ -186,5 +187,7 @@ def _loader(job: Job, data: Any, model: nn.Module, task: str) -> Any:
     for turn in range(turns):
         if turns == 1 or turn == dist.rank():
             loader = loader_of(data, job.parts.config, size, model, task=task)
+            if job.shuffles and task == "fit" and callable(data):
+                loader = shuffled(loader)
         dist.barrier()
     return loader
