@@ -55,7 +55,7 @@ function makeBar(): void {
     ...AXES.map((name) => el("option", { value: name }, name === "time" ? "wall time" : name)));
   const smooth = el("input", { id: "smooth", type: "range", min: 0, max: 0.99, step: 0.01, "aria-label": "smoothing" });
   const log = el("input", { id: "log", type: "checkbox" });
-  const filter = el("input", { id: "filter", type: "search", placeholder: "Filter charts", "aria-label": "Filter charts" });
+  const filter = el("input", { id: "filter", type: "search", placeholder: "Filter", "aria-label": "Filter charts" });
   const all = el("button", { type: "button", id: "reset", click: () => state.set({ range: null }) }, "show all");
   axis.addEventListener("change", () => state.set({ axis: AXES[axis.selectedIndex] ?? "step" }));
   smooth.addEventListener("input", () => state.set({ smooth: Number(smooth.value) }));
