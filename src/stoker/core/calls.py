@@ -226,7 +226,7 @@ class _Call:
         near = did_you_mean(name, self._arguments).removeprefix("; ")
         if near or self._arguments:
             return near or f"its arguments are {', '.join(self._arguments)}"
-        return "it takes no arguments"
+        return "it takes no arguments by name"
 
 
 def check_keywords(function: Callable[..., Any], name: str, keywords: dict[str, Any]) -> None:
