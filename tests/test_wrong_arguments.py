@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker import Engine, Every, Layout, Trainer, hooks
+from stoker import Engine, Every, Layout, Trainer, data, events, hooks
+from stoker import nn as nn_of_stoker
 from stoker.core.errors import StokerError, is_sentence
 
 DATA = TensorDataset(torch.randn(8, 4), torch.randint(0, 3, (8,)))
@@ -69,6 +70,14 @@ CASES = [
     (lambda: hooks.Checkpoint(folder=5), "folder"),
     (lambda: hooks.Checkpoint(best=5), "best must be a string or None, got 5"),
     *((lambda p=p: hooks.EarlyStopping(patience=p), "patience") for p in ("x", 1.5, 0)),
+    (lambda: hooks.FreezeLayers(5), "names must be a list, got 5"),
+    (lambda: nn_of_stoker.parameter_groups(nn.Linear(1, 1), norms=0.0), "must be values by name"),
+    (lambda: nn_of_stoker.lr.linear(3, 10), "optimizer is a int, expected a torch optimizer"),
+    (lambda: hooks.Callback(on_train_batch_end=print), "use after_step"),
+    (lambda: hooks.Write(events.Csv), "did you mean Csv()?"),
+    (lambda: Layout(dp=2), "use replicate=2"),
+    (lambda: data.loader(None, 2), "dataset is None, expected tensors, arrays or a Dataset"),
+    (lambda: data.loader((torch.ones(4), torch.ones(4)), 0), "batch_size must be at least 1"),
     (lambda: hooks.EarlyStopping(5), "monitor must be a string, got 5"),
     (lambda: hooks.EMA("x"), "decay"),
     (lambda: hooks.Profiler(steps="x"), "steps"),
@@ -91,3 +100,12 @@ def test_a_wrong_argument_is_one_sentence(call, words, tmp_path, monkeypatch):
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_type_is_rejected_before_a_constructor_acts():
+    model = nn.Linear(4, 3)
+    moved = []
+    model.to = lambda *args: moved.append(args) or model
+    with pytest.raises(TypeError, match="norm_type must be a number, got '2'"):
+        Engine(model, norm_type="2")
+    assert moved == []

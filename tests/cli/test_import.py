@@ -226,7 +226,7 @@ def test_no_code_of_a_file_runs(modern, tmp_path, monkeypatch, capsys):
     assert "can execute arbitrary code" in capsys.readouterr().err
 
 
-def test_a_middle_of_an_epoch_is_said(tmp_path, capsys):
+def test_the_middle_of_an_epoch_is_reported(tmp_path, capsys):
     model, *others = parts()
     folder = huggingface(tmp_path, model, *others)
     (folder / "trainer_state.json").write_text(json.dumps({"epoch": 1.5, "global_step": 6}))

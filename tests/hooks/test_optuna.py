@@ -1,4 +1,4 @@
-"""A study of Optuna: pruned trials are stopped, a study goes on, and each trial is a run."""
+"""A study of Optuna: pruned trials are stopped, a study is resumed, and each trial is a run."""
 
 import json
 
@@ -64,7 +64,7 @@ def states(root, capsys):
 
 
 @pytest.mark.slow
-def test_a_study_prunes_goes_on_and_keeps_a_run_per_trial(tmp_path, capsys):
+def test_a_study_prunes_resumes_and_keeps_a_run_per_trial(tmp_path, capsys):
     study(tmp_path).optimize(objective(tmp_path), n_trials=3)
     again = study(tmp_path)  # as another process would open it
     again.optimize(objective(tmp_path, ended=(4,)), n_trials=3, catch=ZeroDivisionError)

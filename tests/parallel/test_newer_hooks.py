@@ -60,7 +60,7 @@ def test_a_time_limit_stops_all_processes_at_the_same_step():
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-def test_a_pruned_trial_stops_all_processes_and_is_told_once(everywhere):
+def test_a_pruned_trial_stops_all_processes_and_gets_each_result_once(everywhere):
     first, second = pool().run(2, newer_hooks.pruned, everywhere)
     assert first[:2] == second[:2]
     assert first[1].startswith("pruned at val/loss")

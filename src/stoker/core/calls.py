@@ -10,7 +10,7 @@ What runs once per step is left alone.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -49,6 +49,11 @@ _PLAIN_TYPES = {
     bool: "True or False",
     Path: "a path",
 }
+_CONTAINERS: dict[Any, tuple[type, str]] = {
+    **dict.fromkeys((Mapping, dict), (Mapping, "values by name")),
+    **dict.fromkeys((Sequence, list), (Iterable, "a list")),
+}
+"""Annotations of containers: what a value has to be, and how a message describes it."""
 
 
 def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
@@ -71,7 +76,7 @@ def explained(thing: Any) -> Any:
     return thing
 
 
-def _explain_class(cls: type) -> None:
+def _explain_class(cls: Any) -> None:
     if getattr(cls, "_is_protocol", False):
         return
     for name, value in list(vars(cls).items()):
@@ -83,8 +88,19 @@ def _explain_class(cls: type) -> None:
         else:
             replaced = _checked(bound, name)
         setattr(cls, name, replaced if bound is value else type(value)(replaced))
+    if cls.__init__ is object.__init__ and cls.__new__ is object.__new__ and _is_concrete(cls):
+        cls.__init__ = _checked(_without_arguments, cls.__name__)  # type: ignore[arg-type]
     if cls.__name__ in METHODS:
         _explain_methods(cls, METHODS[cls.__name__])
+
+
+def _is_concrete(cls: type) -> bool:
+    """Return whether a class is made to be used, rather than to be one base of several."""
+    return cls.__name__ not in _CALLED_BY_THE_LOOP and not inspect.isabstract(cls)
+
+
+def _without_arguments(self: object) -> None:
+    pass
 
 
 def _explain_methods(cls: Any, instead: Mapping[str, str]) -> None:
@@ -198,6 +214,8 @@ class _Call:
         only = inspect.Parameter.KEYWORD_ONLY
         by_name = [name for name in self._arguments if self._parameters[name].kind is only]
         others = ", ".join(name for name in self._arguments if name not in by_name)
+        if self._takes_any:
+            by_name.append("any others")
         parts = [others, f"by name: {', '.join(by_name)}" if by_name else ""]
         return "; ".join(filter(None, parts)) or "none"
 
@@ -206,7 +224,9 @@ class _Call:
         if found is not None:
             return f"use {found}"
         near = did_you_mean(name, self._arguments).removeprefix("; ")
-        return near or f"its arguments are {', '.join(self._arguments) or 'none'}"
+        if near or self._arguments:
+            return near or f"its arguments are {', '.join(self._arguments)}"
+        return "it takes no arguments by name"
 
 
 def check_keywords(function: Callable[..., Any], name: str, keywords: dict[str, Any]) -> None:
@@ -231,7 +251,7 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 def _is_plain(kind: Any) -> bool:
     known = kind in _PLAIN_TYPES or kind is NoneType or kind is None
-    return known or get_origin(kind) in (Literal, Callable)
+    return known or get_origin(kind) in (Literal, Callable, *_CONTAINERS)
 
 
 def _fits(value: Any, annotation: Any) -> bool:
@@ -245,6 +265,8 @@ def _is_of(value: Any, kind: Any) -> bool:
         return type(value) in map(type, get_args(kind))
     if get_origin(kind) is Callable:
         return callable(value)
+    if get_origin(kind) in _CONTAINERS:
+        return isinstance(value, _CONTAINERS[get_origin(kind)][0])
     if kind in _NUMBERS:
         return not isinstance(value, bool | str) and hasattr(type(value), _NUMBERS[kind])
     return isinstance(value, NoneType if kind is None else kind)
@@ -256,6 +278,8 @@ def _described(annotation: Any) -> Iterator[str]:
             yield " or ".join(map(repr, get_args(kind)))
         elif get_origin(kind) is Callable:
             yield "a function"
+        elif get_origin(kind) in _CONTAINERS:
+            yield _CONTAINERS[get_origin(kind)][1]
         elif kind not in (None, NoneType):
             yield _PLAIN_TYPES[kind]
     if NoneType in _members(annotation):

@@ -71,8 +71,14 @@ LIGHTNING = {
     "refresh_rate": "Progress(refresh=…)",
     "logging_interval": "hooks.LR()",
     "weights_only": "load_weights(path=…), which never runs code",
-    "save_dir": "Trainer(run_dir=…)",
+    "save_dir": "Trainer(run_dir=…) TensorBoard(path=…) JsonLines(path=…)",
 }
+
+
+def _of_schedules(argument: str) -> str:
+    names = ("cosine", "linear", "polynomial", "constant")
+    return " ".join(f"nn.lr.{name}({argument}=…)" for name in names)
+
 
 HUGGING_FACE = {
     "args": "Trainer(Engine(model, optimizer, criterion), …) and fit(epochs=…)",
@@ -102,8 +108,8 @@ HUGGING_FACE = {
     "optim": "Engine(optimizer=…)",
     "max_grad_norm": "Engine(clip_norm=…)",
     "lr_scheduler_type": "Engine(lr_scheduler=…)",
-    "num_warmup_steps": "nn.lr.cosine(warmup_steps=…)",
-    "num_training_steps": "nn.lr.cosine(total_steps=…)",
+    "num_warmup_steps": _of_schedules("warmup_steps"),
+    "num_training_steps": _of_schedules("total_steps"),
     "fp16": "Engine(precision='fp16')",
     "bf16": "Engine(precision='bf16')",
     "mixed_precision": "Engine(precision=…)",
@@ -184,7 +190,7 @@ KERAS = {
 }
 
 IGNITE = {
-    "data": "fit(train_loader=…)",
+    "data": "fit(train_loader=…) Layout(replicate=…)",
     "epoch_length": "fit(limit_train_batches=…)",
     "process_function": "Trainer(step=…)",
     "loss_fn": "Engine(criterion=…)",
@@ -208,7 +214,6 @@ IGNITE = {
     "prepare_batch": "Trainer(step=…)",
     "non_blocking": "DataLoader(…, pin_memory=True)",
     "event_name": "hooks.Callback(after_step=…)",
-    "every": "hooks.Periodic(every=…)",
     "momentum": "EMA(decay=…)",
 }
 
@@ -240,6 +245,18 @@ TORCH = {
     "seed_everything": "Trainer(seed=…)",
     "output_device": "Engine(device=…)",
     "log_dir": "Trainer(run_dir=…) TensorBoard(path=…)",
+    "logdir": "Trainer(run_dir=…) TensorBoard(path=…)",
+    "dp": "Layout(replicate=…)",
+    "ddp": "Layout(replicate=…)",
+    "data_parallel": "Layout(replicate=…)",
+    "tp": "Layout(tensor=…)",
+    "tensor_parallel": "Layout(tensor=…)",
+    "tensor_parallel_size": "Layout(tensor=…)",
+    "pp": "Layout(pipeline=…)",
+    "pipeline_parallel": "Layout(pipeline=…)",
+    "pipeline_parallel_size": "Layout(pipeline=…)",
+    "num_processes": "launch.run(nproc=…)",
+    "nprocs": "launch.run(nproc=…)",
     "nproc_per_node": "launch.run(nproc=…)",
     "world_size": "launch.run(nproc=…)",
     "num_proc": "launch.run(nproc=…)",
@@ -342,6 +359,35 @@ METHODS = {
 }
 """Methods of other trainers, by the class of ours on which they are looked for."""
 
+_TIMES_OF_POINTS = {
+    **dict.fromkeys(("begin", "start", "started"), "before"),
+    **dict.fromkeys(("end", "completed"), "after"),
+}
+_PARTS_OF_POINTS = {
+    **dict.fromkeys(("train_batch", "batch", "step", "iteration"), "step"),
+    **dict.fromkeys(("validation_batch", "test_batch", "val_batch", "prediction_step"), "val_step"),
+    **dict.fromkeys(("validation_epoch", "validation", "test", "test_epoch", "val"), "val"),
+    **dict.fromkeys(("predict_batch",), "predict_step"),
+    **{name: name for name in ("epoch", "train", "predict")},
+    "train_epoch": "epoch",
+    "fit": "run",
+}
+
+
+def point_of(name: str) -> str | None:
+    """Return the point of ours at which other trainers call a method of a callback, or None.
+
+    >>> point_of("on_train_batch_end")
+    'after_step'
+    """
+    if name == "on_evaluate":
+        return "after_val"
+    part, _, when = name.lower().removeprefix("on_").rpartition("_")
+    if when not in _TIMES_OF_POINTS or part not in _PARTS_OF_POINTS:
+        return None
+    return f"{_TIMES_OF_POINTS[when]}_{_PARTS_OF_POINTS[part]}"
+
+
 CALL = re.compile(r"(?:[a-z]+\.)*([A-Za-z_]+)\((\w+)=")
 """A call with its first argument, in the right-hand side of a table."""
 
@@ -410,6 +456,8 @@ def _filled(entry: str, value: Any, call: str, arguments: Iterable[str]) -> str:
     if argument in ("precision", "device"):
         value = _VALUES.get(str(value))
         plain = value is not None
+    if argument == "progress" and plain:
+        value = bool(value)
     if plain and entry.count("=…") == 1:
         entry = entry.replace("=…", f"={value!r}")
     elif plain and not isinstance(value, str):

@@ -52,6 +52,10 @@ def loader(
             ``collate_fn``, samples are read one by one.
     """
     check_keywords(DataLoader, "loader", {"dataset": dataset, **options})
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise TypeError(f"dataset is {dataset!r}, expected tensors, arrays or a Dataset"[:300])
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     plain = DataLoader(_as_dataset(dataset), batch_size, shuffle, **options)
     gather = _gather_of(plain)
     return plain if gather is None else _gathering(plain, gather)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core.errors import did_you_mean
+from stoker.core.foreign_words import point_of
 from stoker.hooks.base.hook import POINTS, Hook, Priority
 from stoker.run import Run
 
@@ -30,9 +31,10 @@ class Callback(Hook):
         self.priority = priority
         for point, function in points.items():
             if point not in POINTS:
+                other = point_of(point)
+                near = f"; use {other}" if other else did_you_mean(point, POINTS)
                 raise ValueError(
-                    f"there is no point named {point!r}{did_you_mean(point, POINTS)} "
-                    f"(points: {', '.join(POINTS)})"
+                    f"there is no point named {point!r}{near} (points: {', '.join(POINTS)})"
                 )
             if not callable(function):
                 raise TypeError(

@@ -50,6 +50,7 @@ class Write(Periodic):
             if not isinstance(writer, Writer):
                 raise TypeError(
                     f"{writer!r} is not a Writer, expected one such as events.JsonLines()"
+                    f"{_made_of(writer)}"
                 )
         if not writers:
             raise ValueError("Write needs at least one writer, such as Write(events.JsonLines())")
@@ -239,3 +240,9 @@ def epoch_text(run: Run, seconds: float, width: int) -> str:
     cells = [(name, format_number(name, value)) for name, value in run.metrics.items()]
     head = f"epoch {run.current_epoch}{limit}  step {run.step}"
     return results(head, cells, format_seconds(seconds), width)
+
+
+def _made_of(value: Any) -> str:
+    """Return the call that was probably meant, if a class was given instead of an object."""
+    is_class = isinstance(value, type) and issubclass(value, Writer)
+    return f"; did you mean {value.__name__}()?" if is_class else ""

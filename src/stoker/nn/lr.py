@@ -79,6 +79,8 @@ def _with_warmup(
     warmup_ratio: float,
     shape: Callable[[float], float],
 ) -> LambdaLR:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}, expected a torch optimizer")
     if total_steps < 1:
         raise ValueError(f"total_steps must be at least 1, got {total_steps}")
     if not 0 <= warmup_ratio <= 1:

@@ -20,7 +20,7 @@ from stoker.cli.ckpt.weights_file import checked_output, save_safetensors
 from stoker.cli.common import OK
 from stoker.cli.output import emit, note
 from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import CheckpointError
+from stoker.core.errors import CheckpointError, did_you_mean_path
 from stoker.resume.imported import imported_state
 from stoker.storage import format_size, local_path
 
@@ -35,7 +35,7 @@ def import_(options: argparse.Namespace) -> int:
     source = local_path(options.file)
     output = _checked_output(options)
     if not source.exists():
-        raise ConfigError(f"there is no '{source}'")
+        raise ConfigError(f"there is no '{source}'{did_you_mean_path(source)}")
     saved = _read(source, options.trust)
     saved.clean()
     if output.suffix == ".safetensors":
@@ -165,8 +165,10 @@ def _from_folder(folder: Path, trust: bool) -> SavedTraining:
         raise ConfigError(f"'{folder}' is a Stoker checkpoint: use stoker ckpt export")
     names = [name for name in (*_SINGLE, *_INDEX) if (folder / name).is_file()]
     if not names:
+        saved_in = max(folder.glob("checkpoint-*"), key=lambda one: one.stat().st_mtime, default="")
+        near = f"; did you mean '{saved_in}'?" if saved_in else ""
         raise ConfigError(
-            f"'{folder}' contains no weights: expected one of {', '.join(_SINGLE + _INDEX)}"
+            f"'{folder}' contains no weights: expected one of {', '.join(_SINGLE + _INDEX)}{near}"
         )
     first = min(names, key=lambda name: not name.startswith("model."))
     saved = SavedTraining("Hugging Face", _weights_of_file(folder / first, trust))

@@ -86,6 +86,10 @@ def refusal(path: Path, what: str) -> str:
 
 def _reason(path: Path, error: Exception, trust: bool) -> str:
     """Return why a file was rejected."""
+    with path.open("rb") as file:
+        is_saved = file.read(2) in (b"PK", b"\x80\x02", b"\x80\x04")
+    if not is_saved and not trust:
+        return f"torch cannot load '{path}': it is not a file of torch.save"
     message = str(error)
     needed = re.search(r"GLOBAL ([\w.]+)", message)
     if not trust and "TorchScript" in message:

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
+from stoker.core.foreign_words import point_of
 from stoker.core.log import get_logger
 from stoker.hooks.base.hook import POINTS, Hook, overrides
 from stoker.run import Run
@@ -154,7 +156,7 @@ def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
                 f"hooks[{index}] is {hook!r} of type {type(hook).__name__}, expected a Hook; "
                 "wrap a function with hooks.Callback(after_step=function)"
             )
-        _warn_about_misspelled_points(hook)
+        _warn_about_misspelled_points(type(hook), hook.name)  # type: ignore[arg-type]
         checked.append(hook)
     repeated = [name for name, n in Counter(hook.name for hook in checked).items() if n > 1]
     if repeated:
@@ -165,12 +167,15 @@ def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
     return checked
 
 
-def _warn_about_misspelled_points(hook: Hook) -> None:
-    """Warn about a method that resembles a point but is never called."""
-    for name in set(dir(type(hook))) - set(dir(Hook)):
+@cache
+def _warn_about_misspelled_points(kind: type[Hook], hook: str) -> None:
+    """Warn once about a method that resembles a point but is never called."""
+    for name in set(dir(kind)) - set(dir(Hook)):
         like_others = name.startswith("on_") and name.endswith(("_begin", "_start", "_end"))
         if like_others or get_close_matches(name, POINTS, cutoff=0.85):
+            other = point_of(name)
+            near = f"; use {other}" if other else did_you_mean(name, POINTS)
             _log.warning(
-                f"hook {hook.name!r} has {name!r}, which is not a hook point and is never called"
-                f"{did_you_mean(name, POINTS)} (stoker.hooks.POINTS lists them)"
+                f"hook {hook!r} has {name!r}, which is not a hook point and is never called"
+                f"{near} (stoker.hooks.POINTS lists them)"
             )

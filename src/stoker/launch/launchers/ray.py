@@ -109,7 +109,7 @@ def _without_logs(train: Any) -> dict[str, Any]:
 def _only_ranks() -> Iterator[None]:
     """Within it, what the ranks print is printed, without the output of Ray's own processes.
 
-    If Ray was told not to print what workers print, nothing is.
+    If Ray does not print what workers print, because you turned that off, neither does this.
     """
     try:
         module = import_module("ray._private.ray_logging")
