@@ -24,6 +24,9 @@ ResumeFilter: TypeAlias = Callable[[Path], bool]
 
 _log = get_logger()
 
+_PATIENCE = 15.0
+"""Seconds for which a run that starts waits for its store to answer."""
+
 RESUME_MODES = ("auto", "must", "never")
 
 ORIGIN = "origin"
@@ -122,7 +125,7 @@ class RunFolder:
         parent, _, name = self.url.rpartition("/")
         number = re.compile(re.escape(name) + r"(-[0-9]+)?")
         try:
-            for found in filter(number.fullmatch, Blobs(parent, patience=15.0).names()):
+            for found in filter(number.fullmatch, Blobs(parent, _PATIENCE).names()):
                 pull_files(self._base.with_name(found), f"{parent}/{found}")
         except OSError as error:
             raise CheckpointError(
