@@ -9,17 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from stoker import Engine, Layout, Trainer, hooks
+from stoker import Engine, Trainer, hooks
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.cli import main
-from stoker.core import dist
 from stoker.resume.weights import load_weights
 from stoker.storage import blobs as blobs_module
 from stoker.storage import open_storage
 from stoker.storage.blobs import Blobs
 from support.pool import pool
 from support.server import run
-from support.stored_run import train
+from support.stored_run import train, train_apart
 from support.stores import BUCKET, SECRET, Proxy, S3Server, environment, use
 
 pytestmark = [pytest.mark.process]
@@ -81,8 +80,8 @@ def test_a_run_resumes_on_a_machine_with_an_empty_disk(
     assert not any(load_weights(model, f"{url}/model.safetensors").values())
 
 
-PHASES = ["part-sent", "parts-sent:7", "entry-written:8", "uploaded:2", "before-index:3",
-          "index-written:3", "index-removed:1", "removed:2"]  # fmt: skip
+PHASES = ["part-sent", "entry-written:8", "uploaded:2", "before-index:2", "index-written:2",
+          "index-removed"]  # fmt: skip
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -113,7 +112,8 @@ def test_training_continues_without_its_store_and_ends_with_an_error(
     assert "training continues, and what is in the store stays" in caplog.text
     assert SECRET not in caplog.text
     proxy.fault = lambda method, path: None
-    assert not any(map(Checkpoints(f"{url}/checkpoints").verify, stored(url)))
+    checkpoints = Checkpoints(f"{url}/checkpoints")
+    assert not any(checkpoints.verify(path) for path in checkpoints.list())
     assert train(url, 2) == expected  # the same command finds nothing to train, and copies
     assert stored(url)[-1] == "step-00000012"
 
@@ -125,7 +125,7 @@ def test_less_is_uploaded_than_saved_and_the_newest_of_both_is_resumed(
         train(tmp_path / "local", 1, upload_every="5st")
     train(url, 1, upload_every="5st")
     local = Checkpoints(tmp_path / "cache" / "runs" / cache_name() / url.removeprefix("s3://"))
-    assert "step-00000002" not in stored(url)
+    assert "step-00000003" not in stored(url)
     # the machine was killed before it could copy its last checkpoint
     open_storage(f"{url}/checkpoints").delete("step-00000006")
     assert train(url, 2, upload_every="5st") == expected
@@ -152,30 +152,6 @@ def test_a_store_that_cannot_be_reached_is_named_before_anything_starts(url, mon
     monkeypatch.setattr("stoker.rundir.folder._PATIENCE", 0.2)
     with pytest.raises(CheckpointError, match=f"run_dir '{url}' cannot be read: no connection"):
         train(url, 1)
-
-
-# Ranks without a folder in common
-
-
-def train_apart(url, folder, variables, epochs):
-    """Train two ranks of which each has a disk of its own."""
-    before = dict(os.environ)
-    os.environ.update(variables, STOKER_CACHE=f"{folder}/rank-{dist.rank()}")
-    try:
-        torch.manual_seed(0)
-        model = nn.Linear(6, 4)
-        engine = Engine(
-            model, torch.optim.Adam(model.parameters()), nn.MSELoss(), layout=Layout(shard=2)
-        )
-        trainer = Trainer(engine, [hooks.Checkpoint("2st")], run_dir=url, seed=1)
-        generator = torch.Generator().manual_seed(dist.rank())
-        data = [torch.randn(3, 10, generator=generator) for _ in range(4)]
-        trainer.fit([(one[:, :6], one[:, 6:]) for one in data], epochs=epochs)
-        full = [one.full_tensor() for one in engine.model.parameters()]
-        return [one.tolist() for one in full], trainer.run.step
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def test_ranks_without_a_common_disk_save_to_the_store_and_resume(url, proxy, tmp_path):
