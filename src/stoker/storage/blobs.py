@@ -232,7 +232,7 @@ class Blobs:
 
 
 def _kind(error: Exception) -> str:
-    """Return what went wrong, in words that hold nothing of the request."""
+    """Return what went wrong, without anything of the request."""
     text = str(error)
     if "169.254." in text or "metadata.google" in text:
         return "no credentials in the environment"
