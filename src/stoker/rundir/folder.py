@@ -77,8 +77,10 @@ class RunFolder:
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
             found = self._pick(resume, identity) if dist.is_main() else None
-            self._chosen = dist.broadcast_from_rank0(found)
-            assert self._chosen is not None
+            chosen = dist.broadcast_from_rank0(found)
+            assert chosen is not None
+            # the cache may be elsewhere on this node
+            self._chosen = chosen if self.url is None else self._base.with_name(chosen.name)
             self._settled = identity is not None or not holds_run(self._chosen)
             if self.url is not None:
                 _log.info(f"{display(self._chosen)} works in {self._chosen}")
