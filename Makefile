@@ -7,8 +7,8 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board pictures soak fuzz stuck reshard switchers cookbook matrix \
-    same-bits streams bench-streams clean same-python
+    bench-parallel bench-board board pictures soak fuzz store stuck reshard switchers cookbook \
+    matrix same-bits streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -26,6 +26,7 @@ help:
 	@echo "make pictures         take the pictures of the board in docs/images again"
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
+	@echo "make store            train into an S3 server, kill it, and resume with an empty disk"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
@@ -102,6 +103,9 @@ soak: .venv/installed-dev
 fuzz: .venv/installed-dev
 	STOKER_FUZZ=10000 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py \
 	    tests/config/test_allowed.py tests/checkpoint/test_damaged.py $(ARGS)
+
+store: .venv/installed-dev
+	.venv/bin/python benchmarks/store_resume.py $(ARGS)
 
 stuck: .venv/installed-dev
 	STOKER_STUCK=all .venv/bin/python -m pytest -q tests/launch/test_stuck.py $(ARGS)

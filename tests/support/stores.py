@@ -1,5 +1,6 @@
 """A real S3 server, and a proxy before it that fails in the ways that networks do."""
 
+import hmac
 import http.client
 import os
 import socket
@@ -7,20 +8,25 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 KEY, SECRET = "AKIATESTONLY", "a-secret-that-must-not-be-printed"
 BUCKET = "bucket"
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = (  # the same for every installation of the emulator, and in its documentation
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 
 
 class S3Server:
     """A server in a process of its own, which keeps its objects in memory."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = _free_port()
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -135,3 +141,66 @@ def use(monkeypatch, endpoint: str, cache: object) -> None:
     for name, value in environment(endpoint).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("STOKER_CACHE", str(cache))
+
+
+class Azurite:
+    """Microsoft's emulator of Azure Blob Storage, installed by npm into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        program = folder / "node_modules/.bin/azurite-blob"
+        if not program.exists():
+            install = ["npm", "install", "--silent", "--no-audit", "--prefix", str(folder)]
+            subprocess.run([*install, "azurite"], check=True)
+        self.port = _free_port()
+        command = [
+            str(program),
+            "--inMemoryPersistence",
+            "--skipApiVersionCheck",
+            "--silent",
+            "--disableTelemetry",
+        ]
+        self._process = subprocess.Popen([*command, "--blobPort", str(self.port)])
+        self._create_container()
+
+    def _create_container(self) -> None:
+        # Azurite accepts a container from anyone who signs with its published key
+        date = formatdate(usegmt=True)
+        text = f"PUT\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:{date}\nx-ms-version:2023-11-03\n"
+        text += f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{BUCKET}\nrestype:container"
+        signed = hmac.digest(b64decode(AZURE_KEY), text.encode(), "sha256")
+        headers = {
+            "x-ms-date": date,
+            "x-ms-version": "2023-11-03",
+            "Authorization": f"SharedKey {AZURE_ACCOUNT}:{b64encode(signed).decode()}",
+            "Content-Length": "0",
+        }
+        path = f"/{AZURE_ACCOUNT}/{BUCKET}?restype=container"
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+                connection.request("PUT", path, headers=headers)
+                answer = connection.getresponse()
+                assert answer.status == 201, answer.read()
+                return
+            except ConnectionError:
+                assert self._process.poll() is None, "Azurite has ended"
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def azure_environment(server: Azurite) -> dict[str, str]:
+    """Return the variables with which tools of Azure find the emulator."""
+    return {
+        "AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
+        "AZURE_ENDPOINT": f"http://127.0.0.1:{server.port}/{AZURE_ACCOUNT}",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -182,10 +182,11 @@ class Checkpoints:
         for path in reversed(self.list()) if dist.is_main() else ():
             faults = self.verify(path)
             if not faults:
-                found = path
+                found = path.name
                 break
             get_logger().warning(f"skipped checkpoint '{path}': {'; '.join(faults)}")
-        return dist.broadcast_from_rank0(found)
+        name = dist.broadcast_from_rank0(found)
+        return None if name is None else self.folder / name
 
     def verify(self, path: str | Path) -> Faults:
         """Return what is wrong with a checkpoint, one sentence per fault; none if complete."""

@@ -138,25 +138,19 @@ class Trust:
             UnknownNameError: it is outside; the message says how to allow it.
         """
         try:
-            if (url := store_url(value, what)) is not None:
-                self._check_url(url, what)
-                return
-            path = local_path(value.replace("\\${", "${")).resolve()
+            url = store_url(value, what)
+            path = Path() if url else local_path(value.replace("\\${", "${")).resolve()
             hash(os.fsencode(path))
         except (AttributeError, TypeError, ValueError, OSError, RuntimeError):
             raise UnknownNameError(f"{what} is {value!r}, expected a path") from None
-        if not is_inside(path, [*inside, *self._paths]):
+        if url is not None:
+            is_allowed = any(f"{url}/".startswith(f"{one}/") for one in self._urls)
+        else:
+            is_allowed = is_inside(path, [*inside, *self._paths])
+        if not is_allowed:
             raise UnknownNameError(
                 f"{what} is '{value}', which a YAML file may not choose; if you trust it, add "
-                f"--allow {path}"
-            )
-
-    def _check_url(self, url: str, what: str) -> None:
-        """Reject a place in a store, which would receive what the run reads and trains."""
-        if not any(f"{url}/".startswith(f"{one}/") for one in self._urls):
-            raise UnknownNameError(
-                f"{what} is '{url}', which a YAML file may not choose; if you trust it, add "
-                f"--allow {url}"
+                f"--allow {url or path}"
             )
 
     def refused_object(self, thing: Any, name: str) -> str:

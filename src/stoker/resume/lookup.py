@@ -110,8 +110,9 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
 
 
 def _newest_first(checkpoints: Checkpoints) -> list[Path]:
-    """Return the checkpoints that rank 0 sees."""
-    return dist.broadcast_from_rank0([*reversed(checkpoints.list())])
+    """Return the checkpoints that rank 0 sees, by their paths on this node."""
+    names = [path.name for path in reversed(checkpoints.list())] if dist.is_main() else []
+    return [checkpoints.folder / name for name in dist.broadcast_from_rank0(names)]
 
 
 T = TypeVar("T")

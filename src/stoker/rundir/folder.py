@@ -24,6 +24,9 @@ ResumeFilter: TypeAlias = Callable[[Path], bool]
 
 _log = get_logger()
 
+_PATIENCE = 15.0
+"""Seconds for which a run that starts waits for its store to answer."""
+
 RESUME_MODES = ("auto", "must", "never")
 
 ORIGIN = "origin"
@@ -74,8 +77,10 @@ class RunFolder:
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
             found = self._pick(resume, identity) if dist.is_main() else None
-            self._chosen = dist.broadcast_from_rank0(found)
-            assert self._chosen is not None
+            chosen = dist.broadcast_from_rank0(found)
+            assert chosen is not None
+            # the cache may be elsewhere on this node
+            self._chosen = chosen if self.url is None else self._base.with_name(chosen.name)
             self._settled = identity is not None or not holds_run(self._chosen)
             if self.url is not None:
                 _log.info(f"{display(self._chosen)} works in {self._chosen}")
@@ -122,7 +127,7 @@ class RunFolder:
         parent, _, name = self.url.rpartition("/")
         number = re.compile(re.escape(name) + r"(-[0-9]+)?")
         try:
-            for found in filter(number.fullmatch, Blobs(parent, patience=15.0).names()):
+            for found in filter(number.fullmatch, Blobs(parent, _PATIENCE).names()):
                 pull_files(self._base.with_name(found), f"{parent}/{found}")
         except OSError as error:
             raise CheckpointError(

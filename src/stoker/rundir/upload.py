@@ -10,6 +10,7 @@ from stoker.checkpoint.format.names import step_in_name
 from stoker.core.errors import CheckpointError
 from stoker.core.every import Every
 from stoker.core.log import get_logger
+from stoker.rundir import files
 from stoker.storage.blobs import Blobs
 from stoker.storage.mirror import Mirror
 
@@ -187,7 +188,7 @@ def pull_files(run_dir: Path, url: str) -> None:
     They are newer if the working folder has a checkpoint of a later step: this machine was killed
     before it could copy it.
     """
-    checkpoints = Checkpoints(run_dir / "checkpoints")
+    checkpoints = Checkpoints(run_dir / files.CHECKPOINTS)
     stored = checkpoints.list_stored()
     is_ahead = max(checkpoints.list_local(), default=-1) > max(stored, default=-1)
     Mirror(run_dir, Blobs(url, patience=15.0)).pull(replace=not is_ahead)

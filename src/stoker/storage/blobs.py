@@ -21,6 +21,11 @@ _REPORT_AFTER = 5.0
 
 _LONGEST_PAUSE = 5.0
 _OPTIONS = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
+_KINDS = {
+    "Connect": "no connection",
+    "Timeout": "no answer in time",
+    **dict.fromkeys(("Request", "Interrupted", "Decode"), "the connection broke"),
+}
 _MAY_PASS = re.compile("408|409|425|429")
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 
@@ -232,13 +237,13 @@ class Blobs:
 
 
 def _kind(error: Exception) -> str:
-    """Return what went wrong, in words that hold nothing of the request."""
+    """Return what went wrong, without anything of the request."""
     text = str(error)
     if "169.254." in text or "metadata.google" in text:
         return "no credentials in the environment"
     if match := _STATUS.search(text):
         return f"it answered {match[1].strip()}"
-    for sign, meaning in (("Connect", "no connection"), ("Timeout", "no answer in time")):
+    for sign, meaning in _KINDS.items():
         if f"kind: {sign}" in text:
             return meaning
     return type(error).__name__

@@ -35,6 +35,9 @@ _RENEWALS = 6
 _LENGTH = 1024
 """The size of the file, always the same, so that a renewal overwrites it in place."""
 
+_given_back: set[str] = set()
+"""The tokens of leases that this process has given back, even if that could not be written."""
+
 _LARGEST_NUMBER = 10**8
 _NO_HARD_LINKS = {EPERM, ENOTSUP, EOPNOTSUPP, ENOSYS}
 
@@ -141,6 +144,7 @@ class Lock:
         if self._owner is None or self._owner.pid != os.getpid():
             return
         self._done.set()
+        _given_back.add(self._owner.token)
         with self._writing, suppress(OSError):
             self._write(replace(self._owner, released=True))
         self._owner = None
@@ -152,7 +156,7 @@ class Lock:
         while True:
             number, text = self._newest()
             owner = parse_owner(text)
-            if number == 0 or (owner is not None and owner.released):
+            if number == 0 or (owner is not None and _is_released(owner)):
                 return number
             running = owner.is_running() if owner is not None else None
             if running is None:
@@ -246,6 +250,10 @@ class Lock:
 
     def _remove(self, names: Iterable[str]) -> None:
         _remove(self._folder, names)
+
+
+def _is_released(owner: Owner) -> bool:
+    return owner.released or owner.token in _given_back
 
 
 def newest_lease(names: Iterable[str]) -> str | None:
