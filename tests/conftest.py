@@ -34,7 +34,7 @@ settings.load_profile("stoker")
 TESTS = Path(__file__).parent
 TIERS = ("process", "browser", "ray", "spark", "slow")
 FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resume.py"}
-SPREAD = {"test_resume.py", "test_peers.py", "test_faults.py"}
+SPREAD = {"test_resume.py", "test_peers.py", "test_faults.py", "test_cookbook.py"}
 WAITING = {"test_stuck.py"}
 """Files whose tests wait for minutes, while other workers compute."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes

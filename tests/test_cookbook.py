@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from stoker.events import read_json_lines
 from support.server import Python
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[1]
 
