@@ -218,7 +218,8 @@ class Step:
             raise ValueError(_no_loss(self, run.engine, output))
         if not self._checked and size != 0:  # a loss over nothing may be NaN
             check_first_output(self, run, output)
-            self._checked = True
+            # Which output is the first of a process depends on how many there are.
+            self._checked = run.engine.parallel_model.logical_ranks is None or run.step > 0
         if self._has_ignored and not self._warned and output.weight is None:
             warn_about_ignored(run.engine.parallel_model.data_ranks, len(run.batches))
             self._warned = True

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from stoker import Engine, Hook, Layout, Output, Step, Trainer, hooks
 from stoker.cli.explain.sections import sections
+from stoker.core.errors import NonFiniteError
 from stoker.data import BatchFeeder, DataShard, total_steps
 from stoker.engine import ForwardBackward, PlainSchedule
 from stoker.parallel.logical.tree import complete_nodes, finish, is_node, ranks_of, split
@@ -105,6 +106,13 @@ def test_a_weight_that_only_the_step_knows_counts():
     optimizer.step()
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_loss_that_is_not_a_number_is_reported_for_any_logical_rank():
+    x, y = samples(16)
+    x[3] = float("nan")
+    with pytest.raises(NonFiniteError, match="before any update"):
+        Trainer(engine_of(), []).fit(DataLoader(TensorDataset(x, y), 4), epochs=1)
 
 
 def test_parameters_that_no_logical_rank_uses_have_no_gradient():
