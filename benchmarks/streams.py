@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ("webdataset==1.0.2", "litdata==0.2.76", "mosaicml-streaming==0.13.0", "datasets==5.2.0")
+OTHERS = ("webdataset==1.0.2", "litdata==0.2.76", "mosaicml-streaming==0.13.0", "datasets==5.0.1")
 WINDOW = 8192
 FILES = 8
 
@@ -293,19 +293,19 @@ def seek_times(folder: Path, position: int) -> None:
         path.write_text("".join(f"{number:019}\n" for number in numbers))
     data.stream(folder / "text")
     for shuffle in (False, WINDOW):
-        seconds = [seek(folder / "text", shuffle, position) for _ in range(5)]
-        middle = statistics.median(seconds) * 1000
-        print(f"  seek to record {position:,}, shuffle={shuffle}: {middle:.1f} ms", flush=True)
+        found = [seek(folder / "text", shuffle, position) for _ in range(9)]
+        wall, cpu = (statistics.median(times) * 1000 for times in zip(*found, strict=True))
+        print(f"  seek to record {position:,}, shuffle={shuffle}: {wall:.1f} ms, {cpu:.1f} of CPU")
 
 
-def seek(source: Path, shuffle: int, position: int) -> float:
+def seek(source: Path, shuffle: int, position: int) -> tuple[float, float]:
     from stoker import data
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     stream = data.stream(source, shuffle=shuffle)
     stream.load_state_dict({**stream.state_dict(), "outputs": position, "record": position})
     next(iter(stream))
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - cpu
 
 
 def resume_hugging_face(folder: Path, after: int) -> float:

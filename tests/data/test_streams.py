@@ -402,6 +402,17 @@ def test_a_function_that_fails_names_the_record_and_shows_its_traceback(lines):
     assert len(list(numbers(lines, on_error="skip").map(fail))) == RECORDS - 1
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_blocks_of_short_lines_have_a_limited_number_of_them(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(formats, "BLOCK_LINES", 8)
+    for count in (1, 7, 8, 9, 16, 17, 100):
+        lines = [str(n) for n in range(count)]
+        (tmp_path / "a.txt").write_text("\n".join(lines) + end)
+        stream = data.stream(tmp_path / "a.txt")
+        assert list(stream) == lines + [""] * (end == "\n\n")
+        assert max(stream.plan.reader.source.counts) <= 9
+
+
 def test_text_that_is_not_utf8_is_a_corrupt_record(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\xff\xfe\nthree\n\nfive")
     with pytest.raises(DataError, match="at byte 8 is corrupt: not UTF-8"):

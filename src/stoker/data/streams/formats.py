@@ -18,6 +18,9 @@ BLOCK_BYTES = 1 << 20
 """The number of bytes after which a block of lines or tar members ends."""
 
 
+BLOCK_LINES = 1024
+"""The number of lines after which a block ends, so that a window of short lines has several."""
+
 _OPEN_FILES = 32
 
 
@@ -146,16 +149,16 @@ class TextFormat(Format):
     suffixes: tuple[str, ...] = (".txt", ".text")
 
     def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
-        """Divide the file after the last complete line of each megabyte."""
+        """Divide the file after 1024 lines, or the last complete line of a megabyte."""
         scan, start = Scan(), 0
         while start < size:
             data = _complete_lines(path, start, size)
             if not data:
                 break
-            count = self._count(data)
-            if count:
-                scan.blocks.append(Block(start, len(data), count))
-            start += len(data)
+            for piece in _pieces(data):
+                if count := self._count(piece):
+                    scan.blocks.append(Block(start, len(piece), count))
+                start += len(piece)
             advance(len(data))
         return scan
 
@@ -240,6 +243,17 @@ def _complete_lines(path: str, start: int, size: int) -> bytes:
         if end:
             return data[:end]
         length *= 2
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """Divide lines into pieces of at most `BLOCK_LINES`."""
+    if data.count(b"\n") <= BLOCK_LINES:
+        return [data]
+    lines = data.split(b"\n")
+    groups = [lines[at : at + BLOCK_LINES] for at in range(0, len(lines), BLOCK_LINES)]
+    pieces = [b"\n".join(group) + b"\n" for group in groups]
+    pieces[-1] = pieces[-1][:-1]  # after the last line end, or of a line without one
+    return [piece for piece in pieces if piece]
 
 
 def _lines(data: Any) -> list[Any]:
