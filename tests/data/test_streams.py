@@ -520,7 +520,7 @@ def test_wrong_sources_and_options_are_named(lines, tmp_path):
         ({"source": str(lines / "*.txt")}, "no file matches"),
         ({"source": []}, "names no files"),
         ({"source": [lines, lines / "1.jsonl"]}, "more than once"),
-        ({"source": "s3://bucket/data"}, "not supported yet"),
+        ({"source": "s3://bucket/data"}, "expected a local path"),
         ({"source": lines, "format": "csv"}, "format must be"),
         ({"source": lines, "columns": ["a"]}, "columns are for Parquet"),
         ({"source": lines, "shuffle": -1}, "shuffle"),
