@@ -3,7 +3,8 @@
 All variants read the same records. JSON lines, text, Parquet and tar files are the same files for
 everyone; MosaicML streaming and LitData read their own formats, written from these records. Each
 variant decodes a record to the same value, shuffles (raw reading does not), and yields every record
-once. All run in one process without workers, in interleaved rounds; the figures are medians.
+once. All run in one process without workers, in interleaved rounds; the figures are medians, of
+wall time and of processor time, which a busy machine distorts less.
 
 The others are installed into a virtual environment of their own, with the project's torch.
 
@@ -230,17 +231,26 @@ def throughput(folder: Path, options: argparse.Namespace) -> None:
             variants[kind, "Stoker"] = stoker(kind)
     for name in options.without:
         variants.pop(("their own", {"mds": "MosaicML streaming", "litdata": "LitData"}[name]))
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in variants}
+    seconds: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in variants}
     for number in range(options.rounds + 1):
         for key, make in variants.items():
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             count = sum(1 for _ in make(folder))
             if number:  # the first is warm-up: files are cached, indexes are built
-                seconds[key].append(time.perf_counter() - began)
+                seconds[key].append((time.perf_counter() - began, time.process_time() - cpu))
             assert count == options.records, (key, count)
     print(f"\n{options.records:,} records of {options.size:,} bytes, {options.rounds} rounds")
+    for clock, name in enumerate(("wall time", "processor time")):
+        rates = {
+            key: options.records / statistics.median(times[clock] for times in found)
+            for key, found in seconds.items()
+        }
+        print_rates(name, rates)
+
+
+def print_rates(clock: str, rates: dict[tuple[str, str], float]) -> None:
+    print(f"\nper second of {clock}")
     print(f"{'files':12}{'reader':22}{'records/s':>12}{'of raw':>10}{'Stoker is':>12}")
-    rates = {key: options.records / statistics.median(found) for key, found in seconds.items()}
     for (kind, name), rate in rates.items():
         of_raw = f"{rate / rates[kind, 'raw']:.2f}" if (kind, "raw") in rates else ""
         own = rates.get((kind, "Stoker"), rates["parquet", "Stoker"])  # rows of the same fields
