@@ -27,6 +27,7 @@ SOME = [
     ("convnet", 4, 2),
     ("transformer", 8, 3),
     ("stream", 4, 3),
+    ("records", 4, 3),
 ]
 
 

@@ -7,6 +7,7 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+import stoker.data
 from stoker import Engine, Hook, Layout, Output, Trainer, hooks, metrics
 from stoker.metrics import Accuracy
 from stoker.nn import lr
@@ -140,6 +142,25 @@ def stream() -> Any:
     return model, optimizer, None, {}, (data, batches), own, {"step": weighted}
 
 
+def records() -> Any:
+    """A shuffled stream of records that are filtered, with noise, and batches from it."""
+    rows = datasets.Dataset.from_dict(
+        {"x": torch.randn(67, 4).tolist(), "y": torch.randint(3, (67,)).tolist()}
+    )
+    data = stoker.data.stream(rows, shuffle=8, seed=2).filter(has_class).map(noisy).batch(2)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    return model, optimizer, nn.CrossEntropyLoss(), {}, (data, data), [], {}
+
+
+def has_class(record: Any) -> bool:
+    return record["y"] != 1 or record["x"][0] > 0
+
+
+def noisy(record: Any) -> Any:
+    return torch.tensor(record["x"]) + torch.rand(()) * 0.01, record["y"]
+
+
 def weighted(engine: Engine, batch: Any) -> Output:
     x, y = batch
     outputs = engine(x)
@@ -147,7 +168,7 @@ def weighted(engine: Engine, batch: Any) -> Output:
     return Output(loss, outputs, y, weight=float(y.sum()), scalars={"largest": outputs.max()})
 
 
-KINDS = {"mlp": mlp, "convnet": convnet, "transformer": transformer, "stream": stream}
+KINDS = {"mlp": mlp, "convnet": convnet, "transformer": transformer, "stream": stream, "records": records}
 
 
 def train(
@@ -179,9 +200,8 @@ def train(
     except KeyboardInterrupt:
         return {}
     evaluated = trainer.evaluate(loaders[1])
-    predicted = (
-        trainer.predict(DataLoader(loaders[0].dataset, batch_size=2)) if kind != "mlp" else 0
-    )
+    dataset = getattr(loaders[0], "dataset", None) if kind != "mlp" else None
+    predicted = 0 if dataset is None else trainer.predict(DataLoader(dataset, batch_size=2))
     state = engine.state_dict()
     return {
         "weights": digest(state["model"]),
