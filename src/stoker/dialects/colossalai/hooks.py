@@ -117,8 +117,8 @@ def _point(when: str) -> Any:
     return nothing
 
 
-for _name, (_, _, _when) in _POINTS.items():
-    setattr(BaseHook, _name, _point(_when))
+for _name, _described in _POINTS.items():
+    setattr(BaseHook, _name, _point(_described[2]))
 BasicHook = BaseHook
 
 
