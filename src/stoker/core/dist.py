@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,6 +275,25 @@ def exchange(
         operations += [c10d.P2POp(c10d.irecv, one, peer) for one in received]
     for work in c10d.batch_isend_irecv(operations) if operations else ():
         work.wait()
+
+
+def send_object(value: Any, peer: int) -> None:
+    """Send a value to another rank, which calls `receive_object`."""
+    c10d.send_object_list([value], dst=peer)
+
+
+def receive_object(peer: int) -> Any:
+    """Return what another rank sends with `send_object`."""
+    held = [None]
+    c10d.recv_object_list(held, src=peer)
+    return held[0]
+
+
+def free_port() -> int:
+    """Return a port that is free on this machine."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def lost_peer(error: BaseException | None) -> bool:

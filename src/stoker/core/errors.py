@@ -113,6 +113,12 @@ def check_number(name: str, value: object, *, integer: bool = False) -> None:
         raise TypeError(f"{name} must be {kind}, got {value!r}")
 
 
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise a `ValueError` if an argument is no integer of at least ``least``."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return the end of an error message: the nearest spelling, or an empty string.
 

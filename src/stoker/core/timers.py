@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 
 class Timer:
@@ -39,6 +39,14 @@ class Timer:
         if keep:
             self.add(self.last)
         return self.last
+
+    def __enter__(self) -> Self:
+        """Start the timer; the end of the block stops it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def add(self, seconds: float) -> None:
         """Add a reading measured elsewhere."""

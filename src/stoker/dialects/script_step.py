@@ -20,6 +20,15 @@ def call(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args[: _positions(bare) - (bare is not function)])
 
 
+def accepts(function: Callable[..., Any], *args: Any) -> bool:
+    """Return whether a function or method can be called with these arguments."""
+    try:
+        signature(function).bind(*args)
+    except TypeError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=256)
 def _positions(function: Callable[..., Any]) -> int:
     """Return how many positional arguments a function takes."""

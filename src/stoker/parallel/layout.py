@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from stoker.core.errors import check_count
 from stoker.parallel.pipeline.stage_plan import check_kind, microbatches_for
 
 SIZES = ("replicate", "shard", "tensor", "pipeline")
@@ -213,9 +214,8 @@ class Layout:
             ("threads", 1),
             ("logical_ranks", 2),
         ):
-            number = getattr(self, name)
-            if number is not None and (type(number) is not int or number < least):
-                raise ValueError(f"{name} must be an integer of at least {least}, got {number!r}")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), least)
         for size, options in _OPTIONS.items():
             for name in options:
                 given = getattr(self, name) != type(self).__dataclass_fields__[name].default

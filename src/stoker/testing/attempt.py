@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import sys
 import traceback
 import warnings
@@ -350,9 +349,7 @@ def _died_in_save(children: list[_Child], kill: Kill | None) -> bool:
 
 def _rendezvous() -> dict[str, str]:
     """Return the environment variables of a free rendezvous address on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(dist.free_port())}
 
 
 def _rank_environment(rank: int, count: int) -> dict[str, str]:

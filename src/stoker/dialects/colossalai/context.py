@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ import torch
 from stoker import Layout, seed_all
 from stoker.config import ConfigError
 from stoker.config.files import executed
+from stoker.config.lazy import Section
 from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.dialects.colossalai.ranks import Ranks
@@ -58,7 +60,7 @@ class AMP_TYPE(Enum):  # noqa: N801
     PARALLEL = "naive"  # noqa: PIE796
 
 
-class Config(dict[str, Any]):
+class Config(Section):
     """A dict whose keys are also attributes."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -66,22 +68,14 @@ class Config(dict[str, Any]):
             {k: Config(v) if isinstance(v, Mapping) else v for k, v in (values or {}).items()}
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in self:
-            raise AttributeError(f"the config has no {name!r}{did_you_mean(name, self)}")
-        return self[name]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
     @staticmethod
     def from_file(path: str | Path) -> "Config":
         """Load the names of a Python file, except modules, classes and names with ``__``."""
         if not Path(path).is_file() or Path(path).suffix != ".py":
             raise ConfigError(f"config '{path}' is not a Python file")
         found = vars(executed(Path(path).resolve()))
-        kept = {k: v for k, v in found.items() if not k.startswith("__") and not _is_imported(v)}
-        return Config(kept)
+        ours = {k: v for k, v in found.items() if not isinstance(v, type | ModuleType)}
+        return Config({k: v for k, v in ours.items() if not k.startswith("__")})
 
 
 class GlobalContext(Ranks):
@@ -122,15 +116,15 @@ class GlobalContext(Ranks):
         """Return the layout of the config; ``options`` are those of the pipeline schedule."""
         parallel, config = self.config.get("parallel", {}), self.config
         check_section("parallel", parallel, ("data", "pipeline", "tensor"))
-        pipeline, tensor = _size(parallel, "pipeline"), _size(parallel, "tensor")
-        mode = _section(parallel, "tensor", ("size", "mode")).get("mode")
+        pipeline, _ = _part(parallel, "pipeline")
+        tensor, mode = _part(parallel, "tensor")
         if tensor > 1 and mode not in (None, "1d"):
             raise ConfigError(
                 f"parallel.tensor has mode {mode!r}, but layers are split in one dimension: '1d'"
             )
         zero, ddp = config.get("zero"), config.get("torch_ddp", {})
         check_section("torch_ddp", ddp, ("find_unused_parameters",))
-        more: dict[str, Any] = {"replicate": _size(parallel, "data", -1)}
+        more: dict[str, Any] = {"replicate": _part(parallel, "data", -1)[0]}
         if zero is not None:
             check_section("zero", zero, ("level", "cpu_offload"))
             offload, reshard = zero.get("cpu_offload", False), zero.get("level", 3) == 3
@@ -174,10 +168,6 @@ global_context = GlobalContext()
 """The context of this process."""
 
 
-def _is_imported(value: Any) -> bool:
-    return isinstance(value, type) or type(value).__name__ == "module"
-
-
 def check_section(where: str, section: Any, known: tuple[str, ...]) -> None:
     """Reject unknown keys."""
     if not isinstance(section, Mapping):
@@ -189,15 +179,9 @@ def check_section(where: str, section: Any, known: tuple[str, ...]) -> None:
             )
 
 
-def _section(parallel: Mapping[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    value = parallel.get(name, 1)
-    section = {"size": 1 if value is None else value} if not isinstance(value, Mapping) else value
-    check_section(f"parallel.{name}", section, known)
-    return section
-
-
-def _size(parallel: Mapping[str, Any], name: str, default: int = 1) -> int:
-    if name not in parallel:
-        return default
-    size: int = _section(parallel, name, ("size", "mode")).get("size", default)
-    return size
+def _part(parallel: Mapping[str, Any], name: str, default: int = 1) -> tuple[int, Any]:
+    """Return the size and the mode of a part of ``parallel``, which may be the size alone."""
+    value = parallel.get(name, default)
+    section = value if isinstance(value, Mapping) else {"size": 1 if value is None else value}
+    check_section(f"parallel.{name}", section, ("size", "mode"))
+    return section.get("size", default), section.get("mode")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from stoker import Engine as Core
 from stoker import Layout
 from stoker.core import dist
+from stoker.core.errors import check_count
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.logging import get_dist_logger
 from stoker.dialects.colossalai.schedule import BaseSchedule, NonPipelineSchedule, Seen
@@ -43,11 +44,7 @@ class Engine:
         gradient_clipping: float = 0.0,
     ) -> None:
         self.schedule = _chosen(schedule, step_schedule)
-        if type(gradient_accumulation) is not int or gradient_accumulation < 1:
-            raise ValueError(
-                "gradient_accumulation must be an integer of at least 1, "
-                f"got {gradient_accumulation!r}"
-            )
+        check_count("gradient_accumulation", gradient_accumulation)
         precision, scaler = gpc.precision(self.schedule.fp16)
         self.given_model, self.lr_scheduler = model, lr_scheduler
         model, layout = self._join_stages(model, optimizer, verbose)

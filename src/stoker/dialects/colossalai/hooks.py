@@ -1,6 +1,5 @@
 """`BaseHook`, its translation to Stoker, and the hooks that compute metrics or set the rate."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,35 +13,27 @@ from stoker.dialects.colossalai.metric import (
     ThroughputMetric,
 )
 from stoker.dialects.colossalai.registry import build_lr_scheduler
+from stoker.dialects.script_step import accepts
 from stoker.engine.checks import check_scheduler
 
-_PLACES = {
-    "after_hook_is_attached": ("attach", 0),
-    "before_train": ("before_train", 0),
-    "before_train_epoch": ("before_epoch", 0),
-    "before_train_iter": ("before_step", 0),
-    "after_train_iter": ("after_step", 0),
-    "after_train_epoch": ("after_train_epoch", 0),
-    "before_test": ("before_val", 0),
-    "before_test_epoch": ("before_val", 1),  # after before_test of all hooks
-    "before_test_iter": ("before_val_step", 0),
-    "after_test_iter": ("after_val_step", 0),
-    "after_test_epoch": ("after_val", -1),  # before after_test of any hook
-    "after_test": ("after_val", 0),
-    "after_train": ("after_train", 0),
+_POINTS = {
+    "after_hook_is_attached": ("attach", 0, "once, when a fit or an evaluation begins"),
+    "before_train": ("before_train", 0, "before the first epoch"),
+    "before_train_epoch": ("before_epoch", 0, "before each epoch"),
+    "before_train_iter": ("before_step", 0, "before each iteration"),
+    "after_train_iter": ("after_step", 0, "after each iteration, with its output, label and loss"),
+    "after_train_epoch": ("after_train_epoch", 0, "after each epoch, before its test"),
+    "before_test": ("before_val", 0, "before a test"),
+    "before_test_epoch": ("before_val", 1, "before a test, after ``before_test`` of all hooks"),
+    "before_test_iter": ("before_val_step", 0, "before each batch of a test"),
+    "after_test_iter": ("after_val_step", 0, "after each batch, with its output, label and loss"),
+    "after_test_epoch": ("after_val", -1, "after a test, before ``after_test`` of all hooks"),
+    "after_test": ("after_val", 0, "after a test"),
+    "after_train": ("after_train", 0, "after the last epoch"),
 }
-"""The point of Stoker for each point, and whether it runs before or after others there."""
+"""The point of Stoker for each, whether it runs before (-1) or after (1) others there, and when."""
 
 _OFFSET = 1_000_000
-
-
-def _point(when: str) -> Any:
-    """Return a method that does nothing, for a point that a subclass may override."""
-
-    def nothing(self: Any, *given: Any) -> None: ...
-
-    nothing.__doc__ = f"Called {when}; the first argument is the trainer."
-    return nothing
 
 
 class BaseHook:
@@ -82,20 +73,6 @@ class BaseHook:
         if trainer is not None:
             self.trainer, self.logger = trainer, trainer.logger
 
-    after_hook_is_attached: Any = _point("once, when a fit or an evaluation begins")
-    before_train: Any = _point("before the first epoch")
-    before_train_epoch: Any = _point("before each epoch")
-    before_train_iter: Any = _point("before each iteration")
-    after_train_iter: Any = _point("after each iteration, with its output, label and loss")
-    after_train_epoch: Any = _point("after each epoch, before its test")
-    before_test: Any = _point("before a test")
-    before_test_epoch: Any = _point("before a test, after ``before_test`` of all hooks")
-    before_test_iter: Any = _point("before each batch of a test")
-    after_test_iter: Any = _point("after each batch of a test, with its output, label and loss")
-    after_test_epoch: Any = _point("after a test, before ``after_test`` of all hooks")
-    after_test: Any = _point("after a test")
-    after_train: Any = _point("after the last epoch")
-
     def init_runner_states(self, trainer: Any, key: str, val: Any) -> None:
         """Set ``trainer.states[key]`` if it is not set."""
         trainer.states.setdefault(key, val)
@@ -105,8 +82,8 @@ class BaseHook:
         # These hooks make no requests, so ranks need not agree on any.
         main = Adapter(self, name, self.priority, same_on_all_ranks=True)
         others: list[Hook] = []
-        for point in overridden(self, BaseHook, _PLACES):
-            place, turn = _PLACES[point]
+        for point in overridden(self, BaseHook, _POINTS):
+            place, turn, _ = _POINTS[point]
             hook = main
             if turn:
                 turned = self.priority + turn * _OFFSET
@@ -118,7 +95,7 @@ class BaseHook:
 
 def _call(point: str, method: Any, trainer: Any) -> Any:
     after_iter = point in ("after_train_iter", "after_test_iter")
-    first = (trainer,) if _takes(method, 4 if after_iter else 1) else ()
+    first = (trainer,) if accepts(method, *range(4 if after_iter else 1)) else ()
     if not after_iter:
         return lambda run: method(*first)
     late = point == "after_train_iter"
@@ -131,14 +108,17 @@ def _call(point: str, method: Any, trainer: Any) -> Any:
     return call
 
 
-def _takes(method: Any, count: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(count))
-    except TypeError:
-        return False
-    return True
+def _point(when: str) -> Any:
+    """Return a method that does nothing, for a point that a subclass may override."""
+
+    def nothing(self: Any, *given: Any) -> None: ...
+
+    nothing.__doc__ = f"Called {when}; the first argument is the trainer."
+    return nothing
 
 
+for _name, _described in _POINTS.items():
+    setattr(BaseHook, _name, _point(_described[2]))
 BasicHook = BaseHook
 
 

@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -146,34 +148,30 @@ def _loader(given: Any, key: str) -> Any:
     return get_dataloader(build_dataset(section["dataset"]), **options)
 
 
-def _loaders(engine: Engine, train: Any, test: Any) -> tuple[Any, Any]:
+def _loaders(engine: Engine, train: Any, test: Any) -> tuple[Any, ...]:
     """Return the loaders of this process, in complete windows."""
     every = engine.gradient_accumulation
     if every == 1 and engine.core.data_shard.world_size == 1:
         return train, test
     counts = ((train, every), (test, 1))
-    first, second = (None if one is None else _Windows(one, engine.core, n) for one, n in counts)
-    return first, second
+    return tuple(None if one is None else _Windows(one, engine.core, n) for one, n in counts)
 
 
 class _Windows:
     """The batches of this process, in complete accumulation windows."""
 
     def __init__(self, loader: Any, core: Core, every: int) -> None:
-        self.of_windows, self._core, self._every = loader, core, every
+        self.of_windows, self._every = loader, every
+        self._feed = partial(BatchFeeder, loader, every, last_window="drop", shard=core.data_shard)
 
     def __len__(self) -> int:
-        batches = self._feed().batches
-        if batches is None:
+        windows = self._feed().steps
+        if windows is None:
             raise TypeError(f"a {type(self.of_windows).__name__} has no length")
-        return batches - batches % self._every
+        return windows * self._every
 
     def __iter__(self) -> Iterator[Any]:
-        for window in self._feed(self._every):
-            yield from window
-
-    def _feed(self, every: int = 1) -> BatchFeeder:
-        return BatchFeeder(self.of_windows, every, last_window="drop", shard=self._core.data_shard)
+        return chain.from_iterable(self._feed())
 
 
 class _Rates:

@@ -43,15 +43,9 @@ def launch(
         raise ValueError(f"backend must be 'nccl' or 'gloo', got {backend!r}")
     gpc.load_config({} if config is None else config)
     if world_size > 1:
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": world_size,
-            "MASTER_ADDR": host,
-            "MASTER_PORT": port,
-        }
-        if local_rank is not None:
-            variables["LOCAL_RANK"] = local_rank
-        os.environ.update({name: str(value) for name, value in variables.items()})
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
+        given = zip(names, (rank, world_size, host, port, local_rank), strict=True)
+        os.environ.update({name: str(value) for name, value in given if value is not None})
         cuda = backend == "nccl" and torch.cuda.is_available()
         dist.connect("cuda" if cuda else "cpu")
     gpc.connect()

@@ -8,15 +8,12 @@ from typing import Any
 import torch
 
 from stoker.core import dist
+from stoker.core.errors import check_count
 from stoker.dialects.colossalai.hooks import BaseHook
 from stoker.dialects.colossalai.ranks import ParallelMode
+from stoker.events.writers.tensorboard import summary_writer
 from stoker.hooks.memory import host_peak_gib
 from stoker.storage import local_path
-
-
-def _metrics(trainer: Any, mode: str) -> dict[str, Any]:
-    found: dict[str, Any] = trainer.states.get("metrics", {}).get(mode, {})
-    return found
 
 
 class _LogHook(BaseHook):
@@ -26,18 +23,15 @@ class _LogHook(BaseHook):
         self, logger: Any = None, interval: int = 1, log_eval: bool = True, priority: int = 10
     ) -> None:
         super().__init__(priority)
-        if type(interval) is not int or interval < 1:
-            raise ValueError(f"interval must be an integer of at least 1, got {interval!r}")
+        check_count("interval", interval)
         self.logger, self.interval, self.log_eval = logger, interval, log_eval
 
     def _log(self, trainer: Any, mode: str) -> None:
         run = trainer.run
-        text = ""
         if mode == "test" and not self.log_eval:
             return
-        if run.task != "fit" or run.epoch % self.interval == 0 or run.done:
-            text = self.text(trainer, mode)
-        if text:
+        due = run.task != "fit" or run.epoch % self.interval == 0 or run.done
+        if due and (text := self.text(trainer, mode)):
             self.log(trainer, f"[Epoch {run.current_epoch} / {mode.title()}]: {text}")
 
     after_train_epoch: Any = partialmethod(_log, mode="train")
@@ -58,19 +52,16 @@ class LogMetricByEpochHook(_LogHook):
 
     def text(self, trainer: Any, mode: str) -> str:
         """Return the metrics."""
-        values = {n: m.get_accumulated_value() for n, m in _metrics(trainer, mode).items()}
+        values = {n: m.get_accumulated_value() for n, m in trainer.metrics(mode).items()}
         return " | ".join(f"{name} = {value:.5g}" for name, value in values.items())
 
 
 class LogMetricByStepHook(BaseHook):
     """Put the latest metrics into ``states['step_metrics']``, for the progress bar."""
 
-    def __init__(self, priority: int = 10) -> None:
-        super().__init__(priority)
-
     def _put(self, trainer: Any, *seen: Any, mode: str) -> None:
         values = trainer.states["step_metrics"] = {}
-        for name, metric in _metrics(trainer, mode).items():
+        for name, metric in trainer.metrics(mode).items():
             value = getattr(metric, "get_last_step_info", metric.get_last_step_value)()
             values[name.lower()] = value
             if not isinstance(value, str):
@@ -172,15 +163,9 @@ class TensorboardHook(BaseHook):
         tp_rank_0_only: bool = False,
     ) -> None:
         super().__init__(priority)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError(
-                "TensorboardHook needs the package 'tensorboard': pip install 'stoker[tensorboard]'"
-            ) from error
         if parallel_mode is not ParallelMode.GLOBAL:
             raise ValueError(f"parallel_mode must be ParallelMode.GLOBAL, got {parallel_mode}")
-        self._make: Any = SummaryWriter
+        self._make = summary_writer()
         self._dir = local_path(log_dir, "log_dir")
         self._ranks = [0] if dp_rank_0_only or tp_rank_0_only else ranks
         self._writer: Any = None
@@ -208,7 +193,7 @@ class TensorboardHook(BaseHook):
     def _write(self, trainer: Any, *seen: Any, mode: str, epoch: bool) -> None:
         values = {
             name: metric.get_accumulated_value() if epoch else metric.get_last_step_value()
-            for name, metric in _metrics(trainer, mode).items()
+            for name, metric in trainer.metrics(mode).items()
             if metric.epoch_only == epoch
         }
         rank, step = dist.rank(), trainer.run.step

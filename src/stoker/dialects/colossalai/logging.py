@@ -17,12 +17,12 @@ class DistributedLogger:
     def __init__(self, name: str) -> None:
         self.name = name
         self._log = get_logger(f"stoker.{name}")
-        self._level = "INFO"
-        self._files: list[tuple[Path, str]] = []
+        self._level = _number("INFO")
+        self._files: list[tuple[Path, int]] = []
 
     def set_level(self, level: str) -> None:
         """Set the lowest level to log."""
-        self._level = _checked(level)
+        self._level = _number(level)
 
     def log_to_file(
         self, path: str | Path, mode: str = "a", level: str = "INFO", suffix: str | None = None
@@ -35,15 +35,15 @@ class DistributedLogger:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open(mode).close()
         self._files = [(one, at) for one, at in self._files if one != file]
-        self._files.append((file, _checked(level)))
+        self._files.append((file, _number(level)))
 
     def log(self, level: str, message: str, ranks: Sequence[int] | None = None) -> None:
         """Log a message at a level."""
-        if _below(level, self._level) or (ranks is not None and dist.rank() not in ranks):
+        if _number(level) < self._level or (ranks is not None and dist.rank() not in ranks):
             return
         getattr(self._log, level.lower())(message, ranks=None)
         for file, least in self._files:
-            if not _below(level, least):
+            if _number(level) >= least:
                 with file.open("a", encoding="utf-8") as out:
                     out.write(f"colossalai - {self.name} - {level}: {message}\n")
 
@@ -81,11 +81,7 @@ def disable_existing_loggers(include: Sequence[str] | None = None, except_: str 
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _checked(level: str) -> str:
+def _number(level: str) -> int:
     if level not in _LEVELS:
         raise ValueError(f"level {level!r} is unknown: expected one of {', '.join(_LEVELS)}")
-    return level
-
-
-def _below(level: str, least: str) -> bool:
-    return _LEVELS.index(level) < _LEVELS.index(least)
+    return _LEVELS.index(level)

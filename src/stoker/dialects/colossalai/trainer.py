@@ -138,6 +138,11 @@ class Trainer:
         )
         return core.predict(tuple(data) if isinstance(data, list) else data)
 
+    def metrics(self, mode: str) -> dict[str, Any]:
+        """Return the metrics of "train" or "test" that hooks share."""
+        found: dict[str, Any] = self.states.get("metrics", {}).get(mode, {})
+        return found
+
     def seen(self, run: Run) -> Seen:
         """Return output, label and loss of the current step, joined over its batches."""
         outputs = run.outputs
@@ -224,11 +229,11 @@ class _States(Hook):
         self._trainer._in_epoch = self._trainer.late = False
 
     def state_dict(self) -> dict[str, Any]:
-        metrics = self._trainer.states.get("metrics", {}).get("train", {})
-        return {name: metric.state_dict() for name, metric in metrics.items()}
+        metrics = self._trainer.metrics("train").items()
+        return {name: metric.state_dict() for name, metric in metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        metrics = self._trainer.states.get("metrics", {}).get("train", {})
+        metrics = self._trainer.metrics("train")
         for name in metrics.keys() & state.keys():
             metrics[name].load_state_dict(state[name])
 
@@ -240,8 +245,7 @@ def _clock(trainer: Trainer) -> list[Hook]:
     def begin(name: str, *within: str) -> Any:
         def call(run: Run) -> None:
             for other in within:
-                timer.start(other)
-                timer.get_timer(other).reset()
+                timer.reset(other)
             timer.start(name)
 
         return call

@@ -1,6 +1,5 @@
 """Timers, data loaders, files of weights, and questions about this process."""
 
-import socket
 import sys
 from functools import partial, partialmethod
 from pathlib import Path
@@ -17,10 +16,10 @@ from stoker.core.timers import MultiTimer as Timers
 from stoker.core.timers import Timer as _Watch
 from stoker.core.tree import is_sharded
 from stoker.data import unsharded
+from stoker.dialects import torch_files
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.ranks import ParallelMode
 from stoker.engine.checks import resolve_device
-from stoker.storage.local import atomic_file
 
 
 class Timer(_Watch):
@@ -140,9 +139,7 @@ def save_checkpoint(
     for name in states:
         found = [stage[1][name] for stage in stages]
         saved[name] = found if len(found) > 1 else found[0]
-    if dist.is_main():
-        with atomic_file(Path(file)) as aside:
-            torch.save(saved, aside, **kwargs)
+    torch_files.write(Path(file), saved, **kwargs)
     dist.barrier()
 
 
@@ -154,7 +151,7 @@ def load_checkpoint(
     strict: bool = True,
 ) -> int:
     """Restore what `save_checkpoint` has saved, and return its epoch; no code in it is run."""
-    saved = torch.load(file, map_location="cpu", weights_only=True)
+    saved = torch_files.read(Path(file))
     weights = saved["model"]
     if gpc.pipeline_parallel_size > 1:
         own = model.state_dict()
@@ -169,20 +166,12 @@ def load_checkpoint(
 
 def print_rank_0(msg: str, logger: Any = None) -> None:
     """Print or log a message on rank 0."""
+    show = partial(print, flush=True) if logger is None else logger.info
     if dist.is_main():
-        if logger is None:
-            print(msg, flush=True)
-        else:
-            logger.info(msg)
+        show(msg)
 
 
-def free_port() -> int:
-    """Return a port that is free on this machine."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
-
-
+free_port = dist.free_port
 is_dp_rank_0 = partial(gpc.is_first_rank, ParallelMode.DATA)
 is_tp_rank_0 = partial(gpc.is_first_rank, ParallelMode.TENSOR)
 is_no_pp_or_last_stage = partial(gpc.is_last_rank, ParallelMode.PIPELINE)

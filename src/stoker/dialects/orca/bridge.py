@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from inspect import signature
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from torch import Tensor
 from stoker import Engine, Hook, Output, Priority, Run, Step
 from stoker.core import dist
 from stoker.core.log import get_logger
+from stoker.core.timers import MultiTimer
 from stoker.dialects.adapter import Adapter, overridden
 from stoker.dialects.orca.callbacks import Callback, MainCallback
 from stoker.dialects.orca.metrics import MetricOfRun
-from stoker.dialects.orca.stats import Stats, Timers, plain
+from stoker.dialects.orca.stats import Stats, plain
 from stoker.dialects.orca.torch_runner import TorchRunner
 
 _log = get_logger()
@@ -49,22 +49,20 @@ class OwnerStep(Step):
         if overridden(owner, MainCallback, ("on_iter_forward", "on_train_forward")):
             # its outputs need not be those that the criterion got
             self.owns = self.owns | {"forward"}  # type: ignore[misc]
-        self.timers = Timers()
+        self.timers = MultiTimer()
 
     def train(self, run: Run) -> bool | None:
         """Run forward and backward, and adjust the rate if it changes per update."""
         runner, owner, engine = self._runner, self._owner, run.engine
         if engine.moves_batches:
             runner.batch = engine.place(runner.batch)
-        began = perf_counter()
-        owner.on_train_forward(runner)
-        output = self._on_output(run, runner.result(owner, "train"))
-        between = perf_counter()
-        loss, runner.loss = runner.loss, shared_loss(run, runner.loss)
-        owner.on_iter_backward(runner)
-        runner.loss = output.loss = loss
-        self.timers.add("fwd", between - began)
-        self.timers.add("bwd", perf_counter() - between)
+        with self.timers["fwd"]:
+            owner.on_train_forward(runner)
+            output = self._on_output(run, runner.result(owner, "train"))
+        with self.timers["bwd"]:
+            loss, runner.loss = runner.loss, shared_loss(run, runner.loss)
+            owner.on_iter_backward(runner)
+            runner.loss = output.loss = loss
         if engine.lr_step == "step":
             owner.on_lr_adjust(runner)
         return None
@@ -79,17 +77,15 @@ class OwnerStep(Step):
     def val_forward(self, engine: Engine, batch: Any) -> Output:
         """Run one validation batch."""
         self._runner.batch = batch
-        began = perf_counter()
-        self._owner.on_val_forward(self._runner)
-        self.timers.add("eval_fwd", perf_counter() - began)
+        with self.timers["eval_fwd"]:
+            self._owner.on_val_forward(self._runner)
         return self._runner.result(self._owner, "val")
 
     def predict(self, engine: Engine, batch: Any) -> Any:
         """Run one prediction batch."""
         self._runner.batch = batch
-        began = perf_counter()
-        self._owner.on_pred_forward(self._runner)
-        self.timers.add("pred_fwd", perf_counter() - began)
+        with self.timers["pred_fwd"]:
+            self._owner.on_pred_forward(self._runner)
         return as_tensors(self._runner.result(self._owner, "pred").outputs)
 
 
@@ -100,6 +96,11 @@ def as_tensors(outputs: Any) -> Any:
     if isinstance(outputs, tuple | list):
         return type(outputs)([as_tensors(value) for value in outputs])
     return torch.from_numpy(outputs) if isinstance(outputs, np.ndarray) else outputs
+
+
+def mean_seconds(timers: MultiTimer) -> dict[str, float]:
+    """Return the mean seconds of each action of a profile: ``mean_fwd_s`` and so on."""
+    return {f"mean_{name}_s": timer.mean for name, timer in timers if timer.count}
 
 
 def shared_loss(run: Run, loss: Tensor) -> Tensor:
@@ -169,11 +170,12 @@ class RunnerHook(Hook):
         """Discard the stats of the last epoch."""
         self._runner.epoch_stats, self._samples = Stats(), run.samples
         self._runner.finished = run.current_epoch - 1
-        self._timers.clear()
+        self._timers.reset()
+        self._timers.start("train_epoch")
 
     def after_train_epoch(self, run: Run) -> None:
         """Stop the clock of training."""
-        self._timers.add("train_epoch")
+        self._timers.stop("train_epoch")
 
     def before_step(self, run: Run) -> None:
         """Begin an iteration."""
@@ -190,7 +192,8 @@ class RunnerHook(Hook):
         """Begin a validation."""
         self._val_samples = 0
         if run.task == "evaluate":
-            self._timers.clear()
+            self._timers.reset()
+        self._timers.start("validation")
 
     def before_val_step(self, run: Run) -> None:
         """Begin a validation batch."""
@@ -201,7 +204,7 @@ class RunnerHook(Hook):
         """Count the samples over all processes."""
         self._val_samples = int(dist.all_reduce_sum(self._val_samples)[0])
         run.metrics[f"{run.val_name}/num_samples"] = self._val_samples
-        self._timers.add("validation")
+        self._timers.stop("validation")
 
     def after_epoch(self, run: Run) -> None:
         """Compute the stats of the epoch."""
@@ -228,7 +231,7 @@ class RunnerHook(Hook):
         return {name: v for name, v in found.items() if isinstance(v, tuple | list | dict)}
 
     def _profiled(self) -> dict[str, Any]:
-        return {"profile": self._timers.means()} if self._profile else {}
+        return {"profile": mean_seconds(self._timers)} if self._profile else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the stats so far and the stored plain values."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from stoker import Hook, events, hooks
 from stoker.data.feeder import count_of
 from stoker.dialects.orca.torch_runner import TorchRunner
+from stoker.dialects.script_step import accepts
 from stoker.engine.batch import call_model, find_loss, target_error
 
 
@@ -151,12 +151,8 @@ class MainCallback(Callback):
 
 def taken(runner: TorchRunner, batch: Any) -> Any:
     """Return the model's inputs: all parts of a batch, or those before the target."""
-    if isinstance(batch, tuple | list):
-        try:
-            signature(runner.engine.model.forward).bind(*batch)
-        except TypeError:
-            return batch[:-1]
-    return batch
+    several = isinstance(batch, tuple | list)
+    return batch[:-1] if several and not accepts(runner.engine.model.forward, *batch) else batch
 
 
 MainCallBack = MainCallback

@@ -17,14 +17,14 @@ from stoker import Engine, Trainer, launch, load_weights
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import step_in_name
 from stoker.core import dist
-from stoker.core.errors import CheckpointError, did_you_mean
+from stoker.core.errors import CheckpointError, check_count, did_you_mean
 from stoker.data.feeder import count_of
-from stoker.dialects.orca import state_file
+from stoker.dialects import torch_files
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
 from stoker.dialects.orca.common import OrcaContext, start_ray_on_spark
 from stoker.dialects.orca.loaders import predicted, sendable
 from stoker.dialects.orca.model_checkpoint import ModelCheckpoint, checkpoint_of
-from stoker.dialects.orca.torch_runner import STOPPED, state_of
+from stoker.dialects.orca.torch_runner import STOPPED, as_state, state_of
 from stoker.dialects.orca.worker import Done, Job, Parts, work
 from stoker.engine import unwrap
 from stoker.hooks import SaveWeights
@@ -81,10 +81,7 @@ class Estimator:
             raise TypeError(f"model is a {type(model).__name__}, expected a creator or a module")
         if isinstance(config, Mapping) and "batch_size" in config:
             raise ValueError("config has a batch_size: give it to fit(), evaluate() and predict()")
-        if workers_per_node < 1:
-            raise ValueError(
-                f"workers_per_node must be an integer of at least 1, got {workers_per_node}"
-            )
+        check_count("workers_per_node", workers_per_node)
         freq, config = scheduler_step_freq, {} if config is None else copy(config)
         parts = Parts(model, optimizer, loss, scheduler_creator, freq, metrics, config)
         backend = "ray" if backend == "horovod" else backend
@@ -220,7 +217,7 @@ class PyTorchEstimator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with a state: that of `get_state_dict`, or the weights of the model."""
-        found = state_file.as_state(state)
+        found = as_state(state)
         self._forget()
         trainer = Trainer(self._parts.engine(), [])
         engine = trainer.engine
@@ -240,11 +237,11 @@ class PyTorchEstimator:
         """
         path = local_path(model_path)
         if entire:
-            state_file.write(path, self.get_model())
+            torch_files.write(path, self.get_model())
         elif path.suffix == _WEIGHTS:
             SaveWeights(path).act(self._here().run)
         else:
-            state_file.write(path, self.get_state_dict())
+            torch_files.write(path, self.get_state_dict())
         dist.barrier()  # other ranks may read the file next
         return str(model_path)
 
@@ -264,7 +261,7 @@ class PyTorchEstimator:
             self._at = find_checkpoint(checkpoint_of(path) or path, None)
             self._epochs = self._here().run.epoch
         else:
-            found = state_file.read(path)
+            found = torch_files.read(path)
             if self._parts.model is None and isinstance(found, nn.Module):
                 self._parts = replace(self._parts, model=partial(_copy, found))
             self.load_state_dict(found)
@@ -293,8 +290,7 @@ class PyTorchEstimator:
     ) -> Job:
         if self._backend == "local" and self.num_workers == 1:
             self._engine = self._engine or self._fresh()  # it joins other processes
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+        check_count("batch_size", batch_size)
         return Job(
             self._parts,
             task,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -77,31 +76,6 @@ def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
     if isinstance(first, int | float | Tensor):
         return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
     return first
-
-
-class Timers:
-    """Mean seconds of named actions."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all times."""
-        self._totals: dict[str, list[float]] = {}
-        self._began = perf_counter()
-
-    def add(self, name: str, seconds: float | None = None) -> None:
-        """Add the seconds of an action, by default those since `clear` or the last such call."""
-        if seconds is None:
-            now = perf_counter()
-            self._began, seconds = now, now - self._began
-        total = self._totals.setdefault(name, [0.0, 0])
-        total[0] += seconds
-        total[1] += 1
-
-    def means(self) -> dict[str, float]:
-        """Return the mean seconds of each action: ``mean_fwd_s`` and so on."""
-        return {f"mean_{name}_s": total / count for name, (total, count) in self._totals.items()}
 
 
 class OwnStats(Hook):

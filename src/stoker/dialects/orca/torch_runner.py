@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from stoker import Engine, Run
 from stoker.core import dist
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import CheckpointError, did_you_mean
 from stoker.core.log import get_logger
 from stoker.core.types import Output
-from stoker.dialects.orca import state_file
+from stoker.dialects import torch_files
 from stoker.dialects.script_step import model_for
 from stoker.storage import local_path
 
@@ -132,7 +134,7 @@ class TorchRunner:
         state = self.get_state_dict()
         if save_weights_only:
             state = {name: state[name] for name in ("epoch", "models")}
-        state_file.write(local_path(filepath), state)
+        torch_files.write(local_path(filepath), state)
         return str(filepath)
 
     # The pocket
@@ -201,3 +203,21 @@ def state_of(engine: Engine, run: Run) -> dict[str, Any]:
         **({"optimizers": list(optimizers.values())} if optimizers else {}),
         **({"schedulers": list(schedulers.values())} if schedulers else {}),
     }
+
+
+def as_state(found: Any) -> dict[str, Any]:
+    """Return the state in what a file holds: a state, the weights of a model, or models."""
+    if isinstance(found, Mapping) and "models" in found:
+        for name in ("models", "optimizers", "schedulers"):
+            held = found.get(name, [])
+            if not isinstance(held, list | tuple) or len(held) > 1:
+                what = len(held) if isinstance(held, list | tuple) else type(held).__name__
+                raise CheckpointError(f"the state has {what} as {name!r}, expected a list of one")
+        return dict(found)
+    several = found if isinstance(found, list | tuple) else [found]
+    weights = [one.state_dict() if isinstance(one, nn.Module) else one for one in several]
+    if not all(isinstance(one, Mapping) for one in weights):
+        raise CheckpointError(
+            f"the file holds a {type(found).__name__}, expected a state with 'models', or weights"
+        )
+    return {"models": weights}

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from stoker import Engine, Hook, Trainer, hooks, load_weights
 from stoker.core import dist
 from stoker.dialects.adapter import with_names
-from stoker.dialects.orca.bridge import DropHook, OwnerStep, RunnerHook, adapted
+from stoker.dialects.orca.bridge import DropHook, OwnerStep, RunnerHook, adapted, mean_seconds
 from stoker.dialects.orca.callbacks import Callback, make_only_mainCallback
 from stoker.dialects.orca.loaders import loader_of, shuffled
 from stoker.dialects.orca.metrics import metrics_of_run
@@ -123,7 +123,7 @@ def work(job: Job, engine: Engine | None = None) -> Done:
     done = _run(job, trainer, runner, watch, own)
     done.epoch, done.step = trainer.run.epoch, trainer.run.step
     if job.task == "predict" and job.profile:
-        runner.logger.info(f"seconds of the prediction: {step.timers.means()}")
+        runner.logger.info(f"seconds of the prediction: {mean_seconds(step.timers)}")
     return done
 
 

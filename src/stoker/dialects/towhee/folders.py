@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stoker import Run, hooks
@@ -27,6 +26,7 @@ from stoker.checkpoint.format.names import MANIFEST, MODEL, checkpoint_name
 from stoker.checkpoint.stored_elsewhere import is_incomplete, leave_out, restore
 from stoker.core import dist
 from stoker.core.log import get_logger
+from stoker.dialects import torch_files
 from stoker.dialects.towhee.trainer_utils import MODEL_NAME, STATE_CHECKPOINT_NAME
 from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
@@ -138,8 +138,8 @@ def publish(target: Path, *write: Callable[[Path], None]) -> None:
 
 def write_state(path: Path, state: dict[str, Any], weights: dict[str, Any]) -> None:
     """Write the files of Towhee, which ``torch.load(…, weights_only=True)`` reads."""
-    torch.save(weights, path / MODEL_NAME)
-    torch.save(state, path / STATE_CHECKPOINT_NAME)
+    torch_files.write(path / MODEL_NAME, weights)
+    torch_files.write(path / STATE_CHECKPOINT_NAME, state)
 
 
 def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -148,10 +148,7 @@ def read_state(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise CheckpointError(f"'{folder}' is no saved training: {' and '.join(missing)} missing")
-    try:
-        weights, state = (torch.load(p, "cpu", weights_only=True) for p in paths)
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise CheckpointError(f"the files in '{folder}' are damaged: {error}") from error
+    weights, state = map(torch_files.read, paths)
     return weights, state
 
 

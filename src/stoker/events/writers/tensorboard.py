@@ -8,6 +8,18 @@ from stoker.events.writers.base import RunProgress, Writer
 from stoker.rundir import files
 
 
+def summary_writer() -> Any:
+    """Return the class that writes event files, or raise an ImportError that names its package."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError(
+            "the TensorBoard writer needs the package 'tensorboard': "
+            "pip install 'stoker[tensorboard]'"
+        ) from error
+    return SummaryWriter
+
+
 class TensorBoard(Writer):
     """Write TensorBoard event files to ``tb/``, with the step as the x axis."""
 
@@ -15,14 +27,7 @@ class TensorBoard(Writer):
 
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError(
-                "the TensorBoard writer needs the package 'tensorboard': "
-                "pip install 'stoker[tensorboard]'"
-            ) from error
-        self._make: Any = SummaryWriter
+        self._make = summary_writer()
         self._writer: Any = None
         self._purge: int | None = None
 
