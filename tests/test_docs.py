@@ -38,6 +38,7 @@ from stoker.cli import main
 from stoker.config import RunConfig
 from stoker.config.run_section import help_lines
 from stoker.engine.compile import RecompilationLogger
+from support.stores import S3Server, environment
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -165,9 +166,24 @@ def forget_compilations() -> None:
         listening[:] = [one for one in listening if not isinstance(one, RecompilationLogger)]
 
 
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Start a server of S3 for the page that trains into a bucket."""
+    if request.getfixturevalue("page").name != "object-stores.md":
+        yield
+        return
+    server = S3Server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(server.url).items():
+            patch.setenv(name, value)
+        patch.setenv("STOKER_CACHE", str(tmp_path / "cache"))
+        yield
+    server.kill()
+
+
 @pytest.mark.process
 @a_page
-@pytest.mark.usefixtures("one_thread", "forget_modules", "forget_compilations")
+@pytest.mark.usefixtures("one_thread", "forget_modules", "forget_compilations", "bucket")
 def test_every_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

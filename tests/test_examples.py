@@ -217,11 +217,16 @@ def test_make_alone_lists_its_targets() -> None:
         "bench-parallel",
         "bench-board",
         "board",
+        "pictures",
         "soak",
         "fuzz",
+        "store",
         "stuck",
         "reshard",
         "matrix",
+        "same-bits",
+        "streams",
+        "bench-streams",
         "clean",
     ]
 

@@ -171,12 +171,14 @@ class Step:
 
     def validate(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
         """Run the current validation batch forward, and add its output to the run."""
-        if run.engine.parallel_model.logical_ranks is not None:
+        engine = run.engine
+        if engine.parallel_model.logical_ranks is not None:
             self._validate_logical_ranks(run, forward)
             return
-        output = self.schedule.forward_only(run.engine, run.batches[0], forward)
+        output = self.schedule.forward_only(engine, run.batches[0], forward)
         if output is not None:
-            run.add_output(as_val_output(self, output), self.val_weight(run))
+            weight = None if engine.target_weight is None else self.val_weight(run)
+            run.add_output(as_val_output(self, output), weight)
 
     def val_weight(self, run: Run, number: int = 0) -> float | None:
         """Return the weight of a current validation batch; None if it is its samples."""

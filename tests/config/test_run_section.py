@@ -87,6 +87,8 @@ CHECKPOINT = {
     "keep_every": 2,
     "best": "val/los",
     "mode": "max",
+    "upload_every": "4st",
+    "upload_timeout": -1,
 }
 PARALLEL = {
     "replicate": 2,
@@ -104,6 +106,8 @@ PARALLEL = {
     "schedule": "gpipe",
     "microbatches": 4,
     "unused": "true",
+    "sync_batchnorm": "true",
+    "logical_ranks": 1,
 }
 BESIDE = {"last_window": ["run.accumulate=2"], "micro_batch": ["~train_loader.batch_size"]}
 
@@ -162,7 +166,7 @@ def test_every_field_of_run_changes_what_happens_or_is_refused(folder, field):
 @pytest.mark.row("X07")
 @pytest.mark.parametrize("field", PARALLEL)
 def test_every_field_of_parallel_is_refused_in_one_process(folder, field):
-    one = ["run.parallel.replicate=1"] if field == "unused" else []
+    one = ["run.parallel.replicate=1"] if field in ("unused", "sync_batchnorm") else []
     said = behaviour(folder, "run.dir=null", *one, f"run.parallel.{field}={PARALLEL[field]}")
     assert isinstance(said, str)
     assert field in said
@@ -212,6 +216,8 @@ def test_the_defaults_of_run_are_these():
             "keep_every": None,
             "best": None,
             "mode": None,
+            "upload_every": None,
+            "upload_timeout": 600.0,
         },
         "parallel": {
             "replicate": -1,
@@ -229,6 +235,8 @@ def test_the_defaults_of_run_are_these():
             "microbatches": None,
             "virtual": None,
             "unused": False,
+            "sync_batchnorm": False,
+            "logical_ranks": None,
         },
     }
 

@@ -46,6 +46,10 @@ def call_model(engine: Engine, inputs: Any, *more: Any) -> Any:
         raise
 
 
+_TENSORS = frozenset({Tensor, nn.Parameter})
+"""What a loss usually is, which is quicker to find out than whether it is a mapping."""
+
+
 def forward_with_criterion(engine: Engine, batch: Batch) -> Output:
     """Compute ``criterion(model(inputs), targets)``: a loss, or a dict of losses to be added."""
     inputs, targets = batch if batch.__class__ is tuple and len(batch) == 2 else split_inputs(batch)
@@ -55,7 +59,7 @@ def forward_with_criterion(engine: Engine, batch: Batch) -> Output:
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
         _explain(error, engine.given_criterion, batch, outputs, targets)
         raise
-    if isinstance(loss, Mapping):
+    if loss.__class__ not in _TENSORS and isinstance(loss, Mapping):
         loss, losses = _sum_of_losses(engine.given_criterion, loss)
         return Output(loss, outputs, targets, scalars=losses)
     return Output(loss, outputs, targets)

@@ -168,7 +168,13 @@ def weighted(engine: Engine, batch: Any) -> Output:
     return Output(loss, outputs, y, weight=float(y.sum()), scalars={"largest": outputs.max()})
 
 
-KINDS = {"mlp": mlp, "convnet": convnet, "transformer": transformer, "stream": stream, "records": records}
+KINDS = {
+    "mlp": mlp,
+    "convnet": convnet,
+    "transformer": transformer,
+    "stream": stream,
+    "records": records,
+}
 
 
 def train(
