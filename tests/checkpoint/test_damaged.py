@@ -512,3 +512,15 @@ def test_a_state_that_could_not_be_read_again_is_rejected_before_it_is_saved(tmp
         state = [state]
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(TypeError, match="100 levels deep"):
         checkpoints.save(1, {"deep": state})
+
+
+def test_weights_whose_names_are_no_texts_are_not_exported(run_dir, capsys):
+    folder = newest(run_dir)
+    state = json.loads((folder / "state.json").read_text())
+    state["model"] = {"$dict": [[True, 1.0]]}
+    (folder / "state.json").write_text(json.dumps(state))
+    seal(folder)
+    output = run_dir / "out.safetensors"
+    assert main(["ckpt", "export", str(folder), "-o", str(output)]) == 1
+    assert "holds weights without names" in capsys.readouterr().err
+    assert not output.exists()

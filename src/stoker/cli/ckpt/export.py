@@ -20,7 +20,7 @@ from stoker.storage import format_size
 
 def _mapping(contents: Contents, node: Json) -> Mapping[str, Any]:
     found = contents.load(node)
-    if not isinstance(found, Mapping):
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise CheckpointError(f"'{contents.path}' holds weights without names")
     return found
 
