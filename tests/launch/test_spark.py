@@ -1,5 +1,6 @@
 """Jobs on Spark: they run, are started again, and end with a clear error."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -23,17 +24,17 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, unint
     """The first command uses its restarts up, the second one goes on from where it came."""
     code, err = train(*SPARK, "--max-restarts", 1, faults=[IN_FORWARD, RAISES])
     assert code == 1
-    assert "rank 1 died; restarting (1 of 1)\n" in err
+    assert re.search(r"rank (0 or )?1 died; restarting \(1 of 1\)\n", err)
     assert err.count("ValueError: no such thing as this step") == 1
     assert err.splitlines()[-1] == (
         "stoker: rank 1 failed with ValueError; all restarts used (1 of 1)"
     )
     code, err = train(*SPARK, "--max-restarts", 2, faults=[IN_ALL_REDUCE, IN_A_SAVE])
     assert code == 0, err
-    assert [line for line in err.splitlines() if "restarting" in line] == [
-        "rank 1 died; restarting (1 of 2)",
-        "rank 0 died; restarting (2 of 2)",
-    ]
+    first, second = [line for line in err.splitlines() if "restarting" in line]
+    # Spark may end the other rank before it can say that it only lost its peer.
+    assert re.fullmatch(r"rank (0 or )?1 died; restarting \(1 of 2\)", first)
+    assert re.fullmatch(r"rank 0( or 1)? died; restarting \(2 of 2\)", second)
     assert result(tmp_path / "runs" / "frail") == uninterrupted
     wait_until_all_have_ended(tmp_path)
 
@@ -73,7 +74,7 @@ def lost() -> Exception:
             {0: result_at(1.0, lost()), 1: result_at(2.0, ValueError())},
             "rank 1 failed with ValueError",
         ),
-        ({}, "rank 0 died"),
+        ({}, "rank 0 or 1 died"),
     ],
 )
 def test_the_first_failure_is_distinguished_from_those_that_follow(sent, message, monkeypatch):

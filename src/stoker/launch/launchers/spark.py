@@ -122,12 +122,13 @@ class _ResultServer:
     def first_failure(self, workers: int) -> tuple[str, int]:
         """Print the first failure and return its summary and exit code.
 
-        A task that was killed sent nothing, while those that lost it did.
+        A task that was killed sent nothing, while those that lost it did. Spark may end these
+        before they can: then the one that died is among those named.
         """
         causes = {rank: result for rank, result in self._found.items() if not result.secondary}
         silent = [rank for rank in range(workers) if rank not in self._found]
         if not causes and silent:
-            return f"rank {silent[0]} died", 1
+            return f"rank {' or '.join(map(str, silent))} died", 1
         found = causes or self._found
         rank = min(found, key=lambda rank: found[rank].time)
         result = found[rank]
