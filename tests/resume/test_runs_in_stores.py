@@ -1,6 +1,7 @@
 """Runs whose place is an object store: resumed elsewhere, killed in every phase, and alone."""
 
 import os
+import re
 import shutil
 from itertools import count
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_another_run_of_the_same_name_goes_to_a_folder_of_its_own(url, monkeypat
     trainer.fit([(torch.ones(1, 2), torch.ones(1, 1))], epochs=1)
     assert trainer.run.dir.name == url.rpartition("/")[2] + "-2"
     assert stored(f"{url}-2")[-1] == "step-00000001"
+
+
+def test_the_command_that_training_suggests_evaluates_the_run_anywhere(
+    url, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "project"]) == 0
+    monkeypatch.chdir("project")
+    assert main(["train", "config.yaml", f"run.dir={url}", "run.epochs=1"]) == 0
+    said = capsys.readouterr()
+    assert f"the run is in {url}/project\n" in said.out + said.err
+    (hint,) = re.findall(r"next: stoker (evaluate .*?), or", said.out + said.err)
+    move_to_another_machine(monkeypatch, tmp_path)
+    assert main(hint.split()) == 0
+    assert f"weights of {url}/project/" in capsys.readouterr().err
 
 
 def test_a_store_that_cannot_be_reached_is_named_before_anything_starts(url, monkeypatch, caplog):

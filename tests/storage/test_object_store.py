@@ -111,7 +111,7 @@ def test_requests_that_fail_are_repeated(url, proxy, kind):
     assert next(number) > 20
 
 
-def test_an_upload_that_was_cut_is_noticed_before_anything_refers_to_it(url, proxy):
+def test_a_checkpoint_with_a_cut_upload_is_withdrawn_and_saved_again(url, proxy):
     with Checkpoints(url) as checkpoints:
         checkpoints.save(1, state(1), wait=True)
         cut = iter(["cut"])

@@ -18,7 +18,7 @@ from stoker.resume.weights import load_weights
 from stoker.rundir import files
 from stoker.rundir.folder import RunFolder
 from stoker.rundir.identity import list_changes, params_changes
-from stoker.storage import store_url, working_folder
+from stoker.storage import display, store_url, working_folder
 
 _log = get_logger()
 
@@ -54,7 +54,7 @@ def trained_job(options: argparse.Namespace) -> tuple[Job, Path]:
     if found:
         raise ConfigError(f"the weights in '{path}' do not fit this model: {'; '.join(found)}")
     if dist.is_main() and not options.quiet:
-        print(f"weights of {path}", file=sys.stderr)
+        print(f"weights of {display(path)}", file=sys.stderr)
     return job, path
 
 

@@ -10,6 +10,7 @@ from stoker.cli.output import emit, note
 from stoker.config.yaml_text import ConfigError
 from stoker.core.errors import Preempted
 from stoker.rundir.states import ending_of
+from stoker.storage import display, url_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,19 +61,26 @@ def run(options: argparse.Namespace) -> int:
         return OK
     folder = _emit(job.trainer.run)
     if folder is not None:
-        trained = folder if any(map(_makes_another_run, options.overrides)) else options.config
         note(
-            f"next: stoker evaluate {trained}, or change a value: "
+            f"next: stoker evaluate {_trained(folder, options)}, or change a value: "
             f"stoker train {options.config} optimizer.lr=…"
         )
     return code
+
+
+def _trained(folder: Path, options: argparse.Namespace) -> str:
+    """Return what 'stoker evaluate' finds the run by; a store does not have the user's modules."""
+    changes = [one for one in options.overrides if _makes_another_run(one)]
+    if not changes or url_of(folder) is not None:
+        return " ".join([options.config, *changes])
+    return str(folder)
 
 
 def _emit(run: Any) -> Path | None:
     """Print where the run is stored, and return it."""
     fields = _fields(run)
     folder: Path | None = fields["run"]
-    emit("train", f"the run is in {folder}" if folder is not None else (), **fields)
+    emit("train", f"the run is in {display(folder)}" if folder is not None else (), **fields)
     return folder
 
 
