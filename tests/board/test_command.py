@@ -25,7 +25,7 @@ def test_a_folder_that_is_not_there_is_named_with_the_nearest_right_one(tmp_path
     code, err = said(capsys, tmp_path / "rnus")
     assert code == 2
     assert "there is no folder" in err
-    assert "did you mean 'runs'?" in err
+    assert f"did you mean '{tmp_path / 'runs'}'?" in err
 
 
 def test_a_file_is_no_folder_of_runs(tmp_path, capsys):

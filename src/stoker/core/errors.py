@@ -125,16 +125,24 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     >>> did_you_mean("acuracy", ["accuracy", "recall"])
     "; did you mean 'accuracy'?"
     """
+    return _suggestion(_nearest(name, choices))
+
+
+def did_you_mean_path(path: Path) -> str:
+    """Return the end of an error message about a missing path: the nearest one beside it."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    near = _nearest(path.name, [one.name for one in beside])
+    return _suggestion([str(path.parent / name) for name in near])
+
+
+def _nearest(name: str, choices: Iterable[str]) -> list[str]:
     by_lower: dict[str, str] = {}
     for choice in choices:
         by_lower.setdefault(choice.lower(), choice)
     near = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
-    if not near:
-        return ""
-    return "; did you mean " + " or ".join(repr(by_lower[match]) for match in near) + "?"
+    return [by_lower[match] for match in near]
 
 
-def did_you_mean_path(path: Path) -> str:
-    """Return the end of an error message about a missing path: the nearest name beside it."""
-    beside = path.parent.iterdir() if path.parent.is_dir() else ()
-    return did_you_mean(path.name, [one.name for one in beside])
+def _suggestion(near: Iterable[str]) -> str:
+    either = " or ".join(map(repr, near))
+    return f"; did you mean {either}?" if either else ""
