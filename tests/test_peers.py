@@ -64,6 +64,21 @@ def test_the_configs_of_complete_jobs_start_like_their_scripts(name, monkeypatch
     assert job.run.epochs == script.epochs
 
 
+def test_batches_that_are_gathered_by_hand_are_those_of_the_loader(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "peers")
+    import table_job
+    import work
+
+    monkeypatch.setattr(table_job, "ROWS", 23_000)
+    job = table_job.task(work.Watch())
+    passes = []
+    for batches in (job.data, job.by_hand):
+        torch.manual_seed(1)
+        passes.append([torch.cat([x.flatten(), y]) for _ in range(2) for x, y in batches])
+    assert len(passes[0]) == 2 * len(job.by_hand)
+    assert all(map(torch.equal, *passes))
+
+
 def test_results_are_kept_when_the_comparison_is_interrupted(tmp_path):
     page = tmp_path / "page.md"
     chosen = ("--only", "plain", "--scenarios", "a", "--rounds", "1000000", "--steps", "20")

@@ -199,7 +199,7 @@ class Comparison:
                 of = self.options.fresh_rounds
                 log(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
                 peers = list(self.peers)
-                if scenario.request["what"] == "job" and "Stoker" in self.pythons:
+                if has_config(scenario) and "Stoker" in self.pythons:
                     peers.insert([peer.module for peer in peers].index("stoker") + 1, COMMAND)
                 for peer in self.remaining(scenario, peers):
                     if peer.name not in self.found["unavailable"]:
@@ -279,6 +279,10 @@ class Comparison:
 
     def text(self) -> str:
         return page.write(self.found, SCENARIOS, self.peers)
+
+
+def has_config(scenario: Scenario) -> bool:
+    return (HERE / f"{scenario.request.get('name')}.yaml").exists()
 
 
 def trained_by_command(python: Path, name: str) -> dict[str, Any]:

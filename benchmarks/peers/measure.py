@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import os
+import resource
 import signal
 import statistics
 import time
@@ -210,11 +211,17 @@ def job(peer: Any, folder: Path, name: str) -> dict[str, Any]:
     call = function(peer, "job")
     if name in getattr(peer, "NO_JOB", {}):
         raise AbsentError(peer.NO_JOB[name])
-    task = import_module(f"{name}_job").task(Watch())
+    watch = Watch()
+    seen: dict[str, float] = {}
+    watch.at[1] = lambda: seen.update(began=time.perf_counter())
+    task = import_module(f"{name}_job").task(watch)
     task.folder = folder
     result = call(task)
+    trained = time.perf_counter() - seen["began"]
     print(f"held-out accuracy: {result:.1%}")
-    return {"result": result, "weights": digest(task)}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    found = {"result": result, "weights": digest(task)}
+    return {**found, "epoch_s": trained / task.epochs, "peak_mb": peak}
 
 
 def digest(task: Work) -> str:

@@ -11,14 +11,16 @@ from work import Watch, Watched, Work, held_out
 
 
 class Reader(nn.Module):
-    """A small transformer over characters; scores come as (batch, character, position)."""
+    """A transformer over characters; scores come as (batch, character, position)."""
 
-    def __init__(self, vocabulary: int, context: int, width: int = 64) -> None:
+    def __init__(
+        self, vocabulary: int, context: int, width: int = 64, depth: int = 2, heads: int = 4
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.place = nn.Parameter(torch.zeros(context, width))
-        block = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.1, batch_first=True)
-        self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+        block = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.1, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, depth, enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary)
         mask = nn.Transformer.generate_square_subsequent_mask(context)
         self.register_buffer("mask", mask, persistent=False)

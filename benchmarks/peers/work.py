@@ -54,7 +54,10 @@ class Watched(nn.Module):
 
 @dataclass
 class Work:
-    """A training. Some peers need ``batch_size`` and ``classes``."""
+    """A training. Some peers need ``batch_size`` and ``classes``.
+
+    ``by_hand`` are the batches as a careful person writes them, for the plain loop.
+    """
 
     watch: Watch
     model: nn.Module
@@ -66,6 +69,7 @@ class Work:
     classes: int = CLASSES
     criterion: nn.Module = field(default_factory=nn.CrossEntropyLoss)
     folder: Path = field(default_factory=Path)
+    by_hand: Batches | None = None
 
     @property
     def dataset(self) -> Dataset[Any]:

@@ -144,7 +144,11 @@ def predict(work: Work) -> Tensor:
 
 def job(work: Work) -> float:
     arguments = settings(
-        work, eval_strategy="epoch", per_device_eval_batch_size=work.val_data.batch_size
+        work,
+        eval_strategy="epoch",
+        per_device_eval_batch_size=work.val_data.batch_size,
+        dataloader_num_workers=work.data.num_workers,
+        dataloader_persistent_workers=work.data.persistent_workers,
     )
     constant = LambdaLR(work.optimizer, lambda step: 1.0)
     trainer = Trainer(

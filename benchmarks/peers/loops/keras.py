@@ -9,7 +9,7 @@ from torch import Tensor
 from work import Work
 
 ABSENT: dict[str, str] = {}
-NO_JOB = {"text": "its loss expects the classes last"}
+NO_JOB = dict.fromkeys(("text", "gpt"), "its loss expects the classes last")
 
 
 def optimizer_of(work: Work) -> Any:

@@ -112,6 +112,7 @@ def rest(data: Any, done: int, random: Tensor) -> Iterator[Any]:
 
 def job(work: Work) -> float:
     right = math.nan
+    work.data = work.by_hand or work.data
     for epoch in range(1, work.epochs + 1):
         fit(work)
         right = held_out(work)

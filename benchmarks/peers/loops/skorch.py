@@ -11,7 +11,9 @@ from torch import Tensor
 from work import Work
 
 ABSENT = {"resume": "it saves only after epochs"}
-NO_JOB = {"text": "its scores are scikit-learn's, which expect one class per sample"}
+NO_JOB = dict.fromkeys(
+    ("text", "gpt"), "its scores are scikit-learn's, which expect one class per sample"
+)
 
 
 class Ready:
@@ -124,6 +126,8 @@ def job(work: Work) -> float:
         None,
         verbose=1,
         iterator_train__shuffle=True,
+        iterator_train__num_workers=work.data.num_workers,
+        iterator_train__persistent_workers=work.data.persistent_workers,
         iterator_valid__batch_size=work.val_data.batch_size,
         train_split=predefined_split(work.val_data.dataset),
     )
