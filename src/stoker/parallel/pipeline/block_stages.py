@@ -72,6 +72,8 @@ class _Run:
                 f"{self.stage.index}: a part runs in one stage, so give the second use a module of "
                 "its own, which may share the weights"
             )
+        if name in self.stage.blocks and name not in self.stage.before:
+            return self.stage.not_run(self.stage.last)
         order = ("before", "after") if name in self.stage.before else ("after", "before")
         return (
             f"{name!r} is registered {order[0]} the blocks of the model, but runs {order[1]} some "
@@ -148,7 +150,9 @@ class BlockStage(Stage):
 
     Attributes:
         before: the names of the parts of earlier stages.
+        blocks: the names of all blocks.
         entry: the last block before the stage; None for the first stage.
+        last: the last block of the stage; None for the last stage.
     """
 
     needs_call = True
@@ -163,17 +167,17 @@ class BlockStage(Stage):
     ) -> None:
         super().__init__(index, [model.get_submodule(name) for name in plan[index]])
         before = [name for parts in plan[:index] for name in parts]
-        self.before = frozenset(before)
+        self.before, self.blocks = frozenset(before), frozenset(blocks)
         self.entry = next((name for name in reversed(before) if name in blocks), None)
         self._names, self._runs = plan[index], runs
         self._model = (model,)  # in a tuple, so that it is not a submodule
         self._replaced: list[tuple[dict[str, Any], str, nn.Module]] = []
         self._answers: Answers = {}
         self._trace: PlaceholderTrace | None = None
-        self._last: str | None = None
+        self.last: str | None = None
         if index < len(plan) - 1:
-            self._last = next(name for name in reversed(self._names) if name in blocks)
-            self.replace(self._last, _LastBlock(model.get_submodule(self._last)))
+            self.last = next(name for name in reversed(self._names) if name in blocks)
+            self.replace(self.last, _LastBlock(model.get_submodule(self.last)))
         saved = model.state_dict(keep_vars=True)
         self._shared_buffers = {
             name: buffer
@@ -202,17 +206,21 @@ class BlockStage(Stage):
         with self._installed(run):
             try:
                 output = model(*args, **_without_cache(model, kwargs))
-                skipped = self._last or self.entry
+                skipped = self.last or self.entry
             except _LeaveModel as left:
                 output, skipped = tuple(tensors(left.output)), self.entry
         if skipped is not None and not run.calls[skipped]:
-            raise ValueError(
-                f"{type(model).__name__} did not run its block {skipped!r}: in a pipeline every "
-                "block runs for every micro-batch (turn off layer dropout)"
-            )
+            raise ValueError(self.not_run(skipped))
         if run.trace is not None:
             self._check_sources(run.trace, output)
         return output
+
+    def not_run(self, block: str | None) -> str:
+        """Return the error for a block at the border of the stage that the model has left out."""
+        return (
+            f"{type(self._model[0]).__name__} did not run its block {block!r}: in a pipeline every "
+            "block runs for every micro-batch (turn off layer dropout)"
+        )
 
     @contextmanager
     def _installed(self, run: _Run) -> Iterator[None]:

@@ -39,26 +39,41 @@ def infer_shapes(stages: Stages, calls: Sequence[Call], device: torch.device) ->
         calls: the model's arguments, of which the first are used; empty where no stage needs them.
         device: where the stages are.
     """
-    outputs: list[list[Shape]] = []
-    answers: Answers = {}
+    found = Shapes([], {})
     for index in range(stages.count):
-        found = None
+        probed: Any = None
+        failure: Exception | None = None
         if index in stages.local:
-            stage = stages.local[index]
-            received = zeros(outputs[-1], device) if index else ()
-            buffers = [(buffer, buffer.clone()) for buffer in stages.model.buffers()]
-            with preserve_rng():
-                output, learned = stage.probe(received, calls[0] if calls else None, answers)
-            found = ([(value.shape, value.dtype) for value in tensors(output)], learned)
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        shared = [found]
+            try:
+                probed = _probe(stages, index, found, calls, device)
+            except Exception as error:  # the other processes wait
+                probed, failure = str(error), error
+        shared = [probed]
         source = index % stages.processes
         c10d.broadcast_object_list(shared, group=stages.group, group_src=source)
-        assert shared[0] is not None
-        outputs.append(shared[0][0])
-        answers |= shared[0][1]
-    return Shapes(outputs, answers)
+        if failure is not None:
+            raise failure
+        if isinstance(shared[0], str):
+            raise RuntimeError(f"pipeline stage {index} failed in another process: {shared[0]}")
+        shapes, learned = shared[0]
+        found.outputs.append(shapes)
+        found.answers.update(learned)
+    return found
+
+
+def _probe(
+    stages: Stages, index: int, found: Shapes, calls: Sequence[Call], device: torch.device
+) -> tuple[list[Shape], Answers]:
+    """Run one stage; return the shapes of its output and what later stages need to know."""
+    received = zeros(found.outputs[-1], device) if index else ()
+    buffers = [(buffer, buffer.clone()) for buffer in stages.model.buffers()]
+    with preserve_rng():
+        output, learned = stages.local[index].probe(
+            received, calls[0] if calls else None, found.answers
+        )
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return [(value.shape, value.dtype) for value in tensors(output)], learned
 
 
 @torch.no_grad()

@@ -43,6 +43,10 @@ def split_model(
         for stage, parts in enumerate(plan)
         if stage % size == rank
     }
+    for name, parameter in model.named_parameters():
+        if stage_of(name, plan) is None:  # every stage may use it
+            for one in local.values():
+                one.register_parameter(name.replace(".", "_"), parameter)
     tied_here = _tied_to_local(model, plan, set(local))
     for stage, parts in enumerate(plan):
         for name in parts:
