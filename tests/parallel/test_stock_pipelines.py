@@ -7,6 +7,7 @@ seeded sample of them runs.
 import functools
 import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +85,16 @@ def test_a_stock_model_trains_like_one_process(name, tied, layout, tmp_path):
     if (name, tied, layout) in ALWAYS or ALL:
         for found in run(LAYOUTS[layout], tasks.resumed, name, tied, tmp_path / "saved"):
             check_weights(found[1], after)
+
+
+@pytest.mark.process
+def test_the_example_of_the_page_runs_as_a_pipeline():
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    first, last = pool().run(2, tasks.run_example, example)
+    assert "transformer.wte.weight" in first[0]
+    assert "lm_head.weight" in last[0]
+    assert first[1] == last[1] == 8
 
 
 @pytest.mark.process

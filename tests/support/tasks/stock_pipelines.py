@@ -308,3 +308,11 @@ def shards_a_parameter_of_no_stage() -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def run_example(source: str) -> tuple[list[str], int]:
+    """Run the example of a page; the names of the parameters here, and the number of its steps."""
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(source, names)
+    held = [name for name, _ in names["model"].named_parameters()]
+    return held, names["history"][-1]["step"]

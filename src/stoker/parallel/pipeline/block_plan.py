@@ -68,7 +68,7 @@ def _of_one_class(model: nn.Module, found: BlockList) -> bool:
 def _lists(module: nn.Module, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the outermost lists of modules, with the names of those that have parameters."""
     children = [(key, child) for key, child in module._modules.items() if child is not None]
-    held = [f"{name}.{key}".lstrip(".") for key, child in children if has_parameters(child)]
+    held = [f"{name}.{key}".lstrip(".") for key, child in children if _has_parameters(child)]
     if isinstance(module, nn.ModuleList | nn.Sequential) and len(held) > 1:
         yield name, held
         return
@@ -77,21 +77,18 @@ def _lists(module: nn.Module, name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _around(model: nn.Module, name: str, blocks: list[str]) -> BlockList:
-    """Return the blocks with the modules before and after them, from outside to inside."""
+    """Return the blocks with the modules before and after them, in the order in which they run."""
     before: list[str] = []
     after: list[str] = []
     module, prefix = model, ""
     for key in name.split(".") if name else []:
-        keys = list(module._modules)
-        for number, other in enumerate(keys):
-            child = module._modules[other]
-            if child is not None and other != key and has_parameters(child):
-                side = before if number < keys.index(key) else after
-                side.append(f"{prefix}{other}")
+        held = [k for k, child in module._modules.items() if k == key or _has_parameters(child)]
+        place = held.index(key)
+        before = [*before, *(f"{prefix}{other}" for other in held[:place])]
+        after = [*(f"{prefix}{other}" for other in held[place + 1 :]), *after]
         module, prefix = module.get_submodule(key), f"{prefix}{key}."
     return BlockList(before, blocks, after)
 
 
-def has_parameters(module: nn.Module) -> bool:
-    """Return whether the module or one inside it has parameters."""
-    return any(True for _ in module.parameters())
+def _has_parameters(module: nn.Module | None) -> bool:
+    return module is not None and any(True for _ in module.parameters())
