@@ -192,8 +192,10 @@ class Block(nn.Module):
         self.linear = nn.Linear(8, 8)
         self.kept: Any = 0.0
 
-    def forward(self, x: Tensor, mask: Tensor, first: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor, first: Any = None, kept: Any = None) -> Any:
         self.kept = x.square().mean()
+        if kept is not None:
+            kept.append(self.kept)
         return x + self.linear(x if first is None else x + first).tanh() * mask
 
 
@@ -225,10 +227,12 @@ class Foreign(nn.Module):
         if self.fault == "reads":
             x = x * float(x.mean())
         first = x if self.fault == "first" else None
+        kept: list[Tensor] | None = [] if self.fault == "appends" else None
         for number, block in enumerate(self.blocks):
             if self.fault == "dropped" and number == 1:
                 continue
-            x = block(x, self.mask, first)
+            x = block(x, self.mask, first, kept)
+            x *= 0.9  # in place, between blocks
         for block in self.blocks if self.fault == "twice" else ():
             x = block(x, self.mask)
         if self.fault == "embeds again":
@@ -253,6 +257,7 @@ FAULTS = {
     "dropped": "Foreign did not run its block 'blocks.1'",
     "twice": "'blocks.0' runs in an earlier pipeline stage and again in stage 1",
     "embeds again": "'embed' runs in an earlier pipeline stage and again in stage 1",
+    "appends": "'blocks.0' changes one of its arguments, [float64[]], in place",
     "kept": "Foreign reads the attribute 'kept' that Block sets when it runs",
     "hidden states": "output_hidden_states is on, but the stages of a pipeline have the hidden",
     "router": "output_router_logits is on",

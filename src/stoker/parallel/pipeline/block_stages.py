@@ -10,14 +10,15 @@ and to check that nothing depends on the blank tensors.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from stoker.core.tree import map_tensors, tensors
+from stoker.core.tree import describe, map_tensors, tensors
 from stoker.parallel.pipeline.placeholder_trace import PlaceholderTrace
 from stoker.parallel.pipeline.stage_plan import stage_of
 from stoker.parallel.pipeline.stages import Answers, Call, RemoteModule, Stage
@@ -174,6 +175,7 @@ class BlockStage(Stage):
         self._replaced: list[tuple[dict[str, Any], str, nn.Module]] = []
         self._answers: Answers = {}
         self._trace: PlaceholderTrace | None = None
+        self._copies = False
         self.last: str | None = None
         if index < len(plan) - 1:
             self.last = next(name for name in reversed(self._names) if name in blocks)
@@ -202,6 +204,8 @@ class BlockStage(Stage):
     def run(self, received: Sequence[Tensor], call: Call) -> Any:
         """Return the output of the last block as a tuple of tensors, or that of the model."""
         model, (args, kwargs) = self._model[0], call
+        if self._copies:
+            received = [value.clone() for value in received]
         run = _Run(self, received, self._answers, self._trace)
         with self._installed(run):
             try:
@@ -259,6 +263,8 @@ class BlockStage(Stage):
                 output, _ = super().probe(received, call, answers)
         finally:
             self._trace = None
+        # torch rejects a change in place of what a stage has received, a leaf that requires grad
+        self._copies |= any(value._version for value in received)
         self._check_attributes(before)
         self._check_buffers(buffers)
         return output, learned
@@ -321,22 +327,52 @@ def _without_memory(tensor: Any) -> Any:
 
 @contextmanager
 def _recorded(parts: Mapping[str, nn.Module]) -> Iterator[Answers]:
-    """Within this context, note what these modules return, as tensors without memory."""
+    """Within this context, note what these modules return, as tensors without memory.
+
+    Raises:
+        ValueError: what a module returns, or leaves in its arguments, is not the same in every
+            stage.
+    """
     learned: Answers = {}
+    marks: dict[str, list[tuple[Any, int]]] = {}
+
+    def begin(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        found = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor | list | dict | set)]
+        marks[name] = [(value, _mark(value)) for value in found]
 
     def record(name: str, output: Any) -> None:
+        kinds = (Tensor, bool, int, str, type(None))
+        for value in tree_leaves(output):
+            if not isinstance(value, kinds) and not is_dataclass(value):
+                raise ValueError(
+                    f"{name!r} returned a {type(value).__name__}, which another stage of a "
+                    "pipeline would not get: expected tensors"
+                )
+        returned = {value.untyped_storage()._cdata for value in tensors(output)}
+        for value, mark in marks[name]:
+            returns = isinstance(value, Tensor) and value.untyped_storage()._cdata in returned
+            if _mark(value) != mark and not returns:
+                raise ValueError(
+                    f"{name!r} changes one of its arguments, {describe(value)}, in place, which "
+                    "other stages of a pipeline do not see: let it return what it computes"
+                )
         blank = map_tensors(lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), output)
         learned.setdefault(name, []).append(blank)
 
-    handles = [
-        part.register_forward_hook(lambda _m, _a, output, name=name: record(name, output))
-        for name, part in parts.items()
-    ]
-    try:
+    with ExitStack() as stack:
+        for name, part in parts.items():
+            before = part.register_forward_pre_hook(
+                lambda _, args, kwargs, name=name: begin(name, args, kwargs), with_kwargs=True
+            )
+            after = part.register_forward_hook(lambda _, __, out, name=name: record(name, out))
+            stack.callback(before.remove)
+            stack.callback(after.remove)
         yield learned
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _mark(value: Any) -> int:
+    """Return a number that changes when a tensor, or the length of a container, changes."""
+    return value._version if isinstance(value, Tensor) else len(value)
 
 
 def _without_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

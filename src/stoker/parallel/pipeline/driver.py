@@ -130,7 +130,7 @@ class _TorchStage(pipelining.PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run the stage for the micro-batch of this number."""
         self._number = fwd_chunk_id
-        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def forward_maybe_with_nosync(self, *received: Tensor) -> Any:
         """Run the stage on the output of the previous one, or on the inputs of the model."""

@@ -16,7 +16,7 @@ _ONLY_SHAPE = frozenset(
 """Operations that read the shape of a tensor and not its values."""
 
 
-class PlaceholderTrace(TorchDispatchMode):
+class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within this context, notes which tensors depend on the values of blank ones.
 
     Attributes:
@@ -24,7 +24,7 @@ class PlaceholderTrace(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.read: str | None = None
         self._names: dict[int, str] = {}
         self._alive: list[Any] = []  # so that no other storage gets the same address
