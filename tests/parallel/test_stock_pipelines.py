@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
 from stoker import Layout
+from stoker.engine.target_weight import target_weight
 from stoker.parallel.pipeline.block_plan import find_blocks
 from stoker.parallel.pipeline.stage_plan import plan_stages
 from support.pool import pool
@@ -150,6 +152,21 @@ def test_a_split_names_blocks_and_decides_between_several_lists():
         plan_stages(model, 2, split=("encoder.embed_tokens",))
     with pytest.raises(ValueError, match=r"Foreign has 4 blocks \(blocks.0 to blocks.3\), too few"):
         plan_stages(tasks.Foreign(), 6)
+
+
+@pytest.mark.parametrize("name", tasks.CONFIGS)
+def test_the_weight_of_a_batch_is_what_the_loss_of_a_model_divides_by(name):
+    model = tasks.stock(name)
+    weigh = target_weight(None, model).of
+    data = tasks.samples(name)
+    parts = [default_collate(data[:3]), default_collate(data[3:8])]
+    together = default_collate(data[:8])
+    with tasks.InFloat64(), torch.no_grad():
+        losses = [float(model(**part).loss) for part in parts]
+        mean = sum(weigh(p) * loss for p, loss in zip(parts, losses, strict=True)) / weigh(together)
+        assert mean == pytest.approx(float(model(**together).loss), abs=1e-12)
+    assert weigh({**together, "num_items_in_batch": 3}) is None
+    assert weigh({**together, "labels": together["labels"].double()}) is None
 
 
 def test_lists_within_blocks_do_not_count():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from stoker.core.tree import describe, map_tensors, tensors
-from stoker.parallel.pipeline.placeholder_trace import PlaceholderTrace
+from stoker.parallel.pipeline.placeholder_trace import PlaceholderTrace, memory_of
 from stoker.parallel.pipeline.stage_plan import stage_of
 from stoker.parallel.pipeline.stages import Answers, Call, RemoteModule, Stage
 
@@ -108,20 +108,25 @@ class SkippedModule(RemoteModule):
 
     def __init__(self, twin: nn.Module, runs: Runs, name: str, *remote: Any) -> None:
         super().__init__(name, *remote)
-        self.name, self.runs = name, runs
-        self.twin = (twin,)  # in a tuple, so that it is not a submodule
+        self._name, self._runs = name, runs
+        self._twin = (twin,)  # in a tuple, so that it is not a submodule
 
     def __getattr__(self, name: str) -> Any:
-        if "twin" not in self.__dict__:
+        if "_twin" not in self.__dict__:
             return super().__getattr__(name)
-        self.runs.read.add(name)
-        return getattr(self.twin[0], name)
+        self._runs.read.add(name)
+        return getattr(self._twin[0], name)
+
+    def trace_by(self, trace: PlaceholderTrace) -> None:
+        """Note that the tensors of the twin have no values."""
+        for tensor in (*self._twin[0].parameters(), *self._twin[0].buffers()):
+            trace.add(tensor, self._name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the part would return, without its values."""
-        if self.runs.current is None:
+        if self._runs.current is None:
             return super().forward(*args, **kwargs)
-        return self.runs.current.answer(self.name)
+        return self._runs.current.answer(self._name)
 
 
 class _LastBlock(nn.Module):
@@ -129,14 +134,16 @@ class _LastBlock(nn.Module):
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        self.block = (block,)  # in a tuple, so that it is not a submodule
+        self._block = (block,)  # in a tuple, so that it is not a submodule
+        for own in ("_parameters", "_buffers", "_modules"):
+            self.__dict__[own] = getattr(block, own)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["block"][0], name)
+        return getattr(self.__dict__["_block"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block and leave the model."""
-        raise _LeaveModel(self.block[0](*args, **kwargs))
+        raise _LeaveModel(self._block[0](*args, **kwargs))
 
 
 class BlockStage(Stage):
@@ -254,8 +261,7 @@ class BlockStage(Stage):
         self._trace = trace = PlaceholderTrace()
         for module in model.modules():
             if isinstance(module, SkippedModule):
-                for tensor in (*module.twin[0].parameters(), *module.twin[0].buffers()):
-                    trace.add(tensor, module.name)
+                module.trace_by(trace)
         before = [dict(vars(part)) for part in self.parts]
         buffers = {name: buffer.clone() for name, buffer in self._shared_buffers.items()}
         try:
@@ -348,9 +354,9 @@ def _recorded(parts: Mapping[str, nn.Module]) -> Iterator[Answers]:
                     f"{name!r} returned a {type(value).__name__}, which another stage of a "
                     "pipeline would not get: expected tensors"
                 )
-        returned = {value.untyped_storage()._cdata for value in tensors(output)}
+        returned = {memory_of(value) for value in tensors(output)}
         for value, mark in marks[name]:
-            returns = isinstance(value, Tensor) and value.untyped_storage()._cdata in returned
+            returns = isinstance(value, Tensor) and memory_of(value) in returned
             if _mark(value) != mark and not returns:
                 raise ValueError(
                     f"{name!r} changes one of its arguments, {describe(value)}, in place, which "

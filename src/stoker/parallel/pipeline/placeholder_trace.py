@@ -16,6 +16,14 @@ _ONLY_SHAPE = frozenset(
 """Operations that read the shape of a tensor and not its values."""
 
 
+def memory_of(tensor: Tensor) -> int:
+    """Return a number that a tensor and its views share."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse, or within vmap
+        return id(tensor)
+
+
 class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within this context, notes which tensors depend on the values of blank ones.
 
@@ -27,21 +35,16 @@ class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.read: str | None = None
         self._names: dict[int, str] = {}
-        self._alive: list[Any] = []  # so that no other storage gets the same address
+        self._alive: list[Any] = []  # so that no other tensor gets the same memory
 
     def add(self, tensor: Tensor, name: str) -> None:
         """Note that a tensor depends on what the module of that name returns."""
-        storage = tensor.untyped_storage()
-        self._alive.append(storage)
-        self._names[storage._cdata] = name
+        self._alive.append(tensor)
+        self._names[memory_of(tensor)] = name
 
     def source_of(self, found: Iterable[Any]) -> str | None:
         """Return the module that the first dependent tensor depends on; None if there is none."""
-        names = (
-            self._names.get(value.untyped_storage()._cdata)
-            for value in found
-            if isinstance(value, Tensor)
-        )
+        names = (self._names.get(memory_of(value)) for value in found if isinstance(value, Tensor))
         return next((name for name in names if name is not None), None)
 
     def __torch_dispatch__(
@@ -59,7 +62,8 @@ class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         if name == "_local_scalar_dense":
             self.read = source
-        changed = args[:1] if func._schema.is_mutable else ()
+        schema = getattr(func, "_schema", None)  # operations of a higher order have none
+        changed = args[:1] if schema is not None and schema.is_mutable else ()
         for value in tree_leaves((result, changed)):
             if isinstance(value, Tensor):
                 self.add(value, source)
