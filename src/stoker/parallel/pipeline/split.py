@@ -48,23 +48,20 @@ def split_model(
             for one in local.values():
                 one.register_parameter(name.replace(".", "_"), parameter)
     tied_here = _tied_to_local(model, plan, set(local))
-    for stage, parts in enumerate(plan):
-        for name in parts:
-            where = (name, stage, stage % size)
-            if stage in local:
-                for other in local.values():  # a process may have several stages
-                    if isinstance(other, BlockStage) and other.index != stage:
-                        twin = model.get_submodule(name)
-                        other.replace(name, SkippedModule(twin, runs, *where))
-                continue
-            names = {n: here for n, here in tied_here.items() if n.startswith(f"{name}.")}
-            _replace(
-                model,
-                name,
-                SkippedModule(skeleton(model.get_submodule(name)), runs, *where, names)
-                if blocks
-                else RemoteModule(*where, names),
-            )
+    for stage, name in ((stage, name) for stage, parts in enumerate(plan) for name in parts):
+        part, where = model.get_submodule(name), (name, stage, stage % size)
+        if stage in local:
+            for other in local.values():  # a process may have several stages
+                if isinstance(other, BlockStage) and other.index != stage:
+                    other.replace(name, SkippedModule(part, runs, *where))
+            continue
+        names = {n: here for n, here in tied_here.items() if n.startswith(f"{name}.")}
+        parent, _, key = name.rpartition(".")
+        model.get_submodule(parent)._modules[key] = (
+            SkippedModule(skeleton(part), runs, *where, names)
+            if blocks
+            else RemoteModule(*where, names)
+        )
     stages = Stages(model, local, group, tied)
     stages.broadcast_tied()
     return stages
@@ -93,8 +90,3 @@ def _tied_to_local(model: nn.Module, plan: list[list[str]], local: set[int]) -> 
     ]
     here = {key: name for name, key, is_local in reversed(named) if is_local}
     return {name: here[key] for name, key, is_local in named if not is_local and key in here}
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, key = name.rpartition(".")
-    model.get_submodule(parent)._modules[key] = module
