@@ -49,10 +49,10 @@ class PipelineSchedule:
     Only the process with the last stage has outputs and a loss; the others run the same step
     without them. You do not change the step for a pipeline. On the last stage its `forward` is
     called for each micro-batch, and ``engine(…)`` returns the output of the stages. On the first
-    stage, or on all stages of a model that is cut by its blocks, it is called up to
-    ``engine(…)``, to get the inputs. Therefore a step calls the model
-    once, and does not draw random numbers before it. The loss of a micro-batch is weighted by its
-    samples (or tokens), as in every schedule.
+    stage, or on all stages of a model that is cut by its blocks, it is called up to ``engine(…)``,
+    to get the inputs. Therefore a step calls the model once, and does not draw random numbers
+    before it. The loss of a micro-batch is weighted by its samples (or tokens), as in every
+    schedule.
 
     The batches of an accumulated step form one long sequence of micro-batches, which fills and
     drains the pipeline once. "gpipe", which holds the activations of the entire sequence, runs
@@ -122,7 +122,8 @@ class PipelineSchedule:
         batch = _place(engine, stages, batch)
         count = _largest_divisor(self._count, [int(row[0]) for row in sizes])
         calls, shapes = self._prepare_calls(engine, stages, forward, split_batch(batch, count))
-        if count > 1 and not _are_samples(shapes, batch_size(batch) // count):
+        is_one = count > 1 and not _are_samples(shapes, batch_size(batch) // count)
+        if any(row[0] for row in engine.parallel_model.gather_lockstep(is_one)):
             count = 1
             calls, shapes = self._prepare_calls(engine, stages, forward, [batch])
         outputs = forward_only(stages, shapes, calls, count, engine.device)
