@@ -2,9 +2,10 @@
 
 Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
 Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
-the same data, to the same loss. Rounds alternate, and each starts with another loop; the start of a
-fit is not counted. The ratios are those of the fastest quarter of all steps, of the median step,
-and of the CPU time of the median round, without waiting.
+the same data, to the same loss; and a Llama of transformers, if it is installed, as a pipeline.
+Rounds alternate, and each starts with another loop; the start of a fit is not counted. The ratios
+are those of the fastest quarter of all steps, of the median step, and of the CPU time of the median
+round, without waiting.
 
     python benchmarks/parallel.py [--rounds 8] [--steps 24]
 """
@@ -19,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -122,7 +124,44 @@ def _by_hand(model: nn.Module, data: Data) -> None:
 
 def pipeline(data: Data) -> None:
     model, rank = transformer(), dist.get_rank()
-    stage = nn.Sequential(*(model.get_submodule(name) for name in plan_stages(model, 2)[rank]))
+    parts = [model.get_submodule(name) for name in plan_stages(model, 2)[rank]]
+    _pipeline_by_hand(nn.Sequential(*parts), data)
+
+
+class LlamaStage(nn.Module):
+    """The embedding and first layers of a Llama, or its other layers and its head."""
+
+    def __init__(self, model: Any, rank: int) -> None:
+        super().__init__()
+        layers = sum(".layers." in name for name in plan_stages(model, 2)[0])
+        self.embed = nn.Identity() if rank else model.model.embed_tokens
+        self.layers = model.model.layers[layers:] if rank else model.model.layers[:layers]
+        self.head = nn.Sequential(model.model.norm, model.lm_head) if rank else nn.Identity()
+        self.rotary = model.model.rotary_emb
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        positions = torch.arange(x.shape[1])[None]
+        tables = self.rotary(x, positions)
+        for layer in self.layers:
+            x = layer(x, attention_mask=None, position_ids=positions, position_embeddings=tables)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": LAYERS}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, num_attention_heads=4, **sizes))
+
+
+def llama_by_hand(data: Data) -> None:
+    _pipeline_by_hand(LlamaStage(llama(), dist.get_rank()), data)
+
+
+def _pipeline_by_hand(stage: nn.Module, data: Data) -> None:
+    rank = dist.get_rank()
     optimizer = adamw(stage)
     piped = pipelining.PipelineStage(stage, rank, 2, torch.device("cpu"))
     schedule = pipelining.Schedule1F1B(piped, MICROBATCHES, loss_fn=data.compute_loss)
@@ -161,6 +200,15 @@ def stoker(
     return loop
 
 
+def llama_by_stoker(data: Data) -> None:
+    def step(engine: Engine, windows: Tensor) -> Tensor:
+        return data.compute_loss(engine(input_ids=windows[:, :-1]).logits, windows)
+
+    model = llama()
+    engine = Engine(model, adamw(model), layout=LAYOUTS["pipeline=2"], clip_norm=1.0)
+    Trainer(engine, [], step=step).fit(data.loader(1), epochs=1)
+
+
 class Terminal(io.StringIO):
     """A fake terminal, so that the progress bar is drawn."""
 
@@ -183,6 +231,12 @@ COMPARISONS = {
     "fully_shard": against_hand(fsdp, LAYOUTS["shard=2"]),
     "torch.distributed.pipelining, 1f1b": against_hand(pipeline, LAYOUTS["pipeline=2"]),
 }
+if find_spec("transformers") is not None:
+    COMPARISONS["a Llama of transformers, 1f1b"] = {
+        "by hand": llama_by_hand,
+        "by hand again (noise)": llama_by_hand,
+        "Trainer, nothing on": llama_by_stoker,
+    }
 
 
 def step_times(rounds: int, steps: int) -> None:

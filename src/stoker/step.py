@@ -209,7 +209,8 @@ class Step:
         weigh = engine.target_weight
         if weigh is not None and "forward" not in self.owns:
             return weigh_batches(weigh, run.batches, run.sizes, run.expected, engine.parallel_model)
-        if (ranks > 1 or len(run.batches) > 1) and not self._has_ignored:
+        is_split = ranks > 1 or len(run.batches) > 1 or engine.stages is not None
+        if is_split and not self._has_ignored:
             self._has_ignored = not engine.loss_is_sum and has_ignored(run.batches)
         return StepWeights(run.sizes, run.expected)
 

@@ -15,6 +15,10 @@ TOGETHER = [
     {"replicate", "shard"},
     {"pipeline", "replicate"},
     {"pipeline", "shard"},
+    {"pipeline", "tensor"},
+    {"pipeline", "replicate", "shard"},
+    {"pipeline", "replicate", "tensor"},
+    {"pipeline", "shard", "tensor"},
 ]
 REFUSED = [
     set(names)
@@ -35,15 +39,15 @@ def test_what_cannot_be_combined_is_refused_with_what_can(names):
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: " × ".join(sorted(names)))
 def test_what_can_be_combined_is_taken_and_counted(names):
     layout = Layout(**dict.fromkeys(names, 2))
-    assert layout.processes == 4
+    assert layout.processes == 2 ** len(names)
     assert layout.data_ranks == 2 ** len(names & {"replicate", "shard"})
 
 
 def test_what_fills_is_refused_in_a_wrong_combination_when_it_is_filled():
-    first, second = sorted(REFUSED[0])
-    layout = Layout(**{first: -1, second: 2})
+    first, *others = sorted(REFUSED[0])
+    layout = Layout(**{first: -1}, **dict.fromkeys(others, 2))
     with pytest.raises(ValueError, match="is not supported: you can combine"):
-        layout.filled(4)
+        layout.filled(2 ** len(REFUSED[0]))
 
 
 @pytest.mark.parametrize("name", SIZES)

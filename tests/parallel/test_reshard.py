@@ -31,9 +31,10 @@ LAYOUTS = {
     "sh2×te2": Layout(shard=2, tensor=2),
     "pi2×re2": Layout(pipeline=2, replicate=2),
     "pi2×sh2": Layout(pipeline=2, shard=2),
+    "pi2×te2": Layout(pipeline=2, tensor=2),
 }
 PAIRS = list(product(LAYOUTS, LAYOUTS))
-ALWAYS = [("pi2", "sh2"), ("pi2", "te2"), ("one", "pi2×sh2")]
+ALWAYS = [("pi2", "sh2"), ("pi2", "te2"), ("one", "pi2×sh2"), ("pi2×te2", "one")]
 ALL = bool(os.environ.get("STOKER_RESHARD"))
 SAMPLED = {
     True: PAIRS if ALL else [*ALWAYS, *random.Random(16).sample(PAIRS, 3)],

@@ -249,7 +249,7 @@ class Engine:
                 )
             self.parallel_model.add(criterion)
         self.given_criterion = criterion
-        self.target_weight = target_weight(criterion)
+        self.target_weight = target_weight(criterion, self.model)
         self.criterion: Any = None
         if criterion is not None:
             self.criterion = self._prepare(compile_criterion(criterion, self.compile_mode))

@@ -22,13 +22,14 @@ from stoker.engine.schedule import (
     scale_gradients,
 )
 from stoker.parallel import Layout, Stages
-from stoker.parallel.pipeline.forward_passes import Call, Shapes, forward_only, infer_shapes
+from stoker.parallel.pipeline.forward_passes import Shapes, forward_only, infer_shapes
 from stoker.parallel.pipeline.stage_plan import (
     ScheduleKind,
     check_kind,
     microbatch_error,
     microbatches_for,
 )
+from stoker.parallel.pipeline.stages import Call
 
 _log = get_logger()
 
@@ -36,11 +37,10 @@ _MAX_DRIVERS = 4
 
 
 class _MicroBatch(NamedTuple):
-    """A micro-batch, its weight (such as its samples), and a description of its shape."""
+    """A micro-batch and its weight, such as its samples."""
 
     batch: Batch
     size: float
-    shape: str
 
 
 class PipelineSchedule:
@@ -49,9 +49,10 @@ class PipelineSchedule:
     Only the process with the last stage has outputs and a loss; the others run the same step
     without them. You do not change the step for a pipeline. On the last stage its `forward` is
     called for each micro-batch, and ``engine(…)`` returns the output of the stages. On the first
-    stage it is called up to ``engine(…)``, to get the inputs. Therefore a step calls the model
-    once, and does not draw random numbers before it. The loss of a micro-batch is weighted by its
-    samples (or tokens), as in every schedule.
+    stage, or on all stages of a model that is cut by its blocks, it is called up to ``engine(…)``,
+    to get the inputs. Therefore a step calls the model once, and does not draw random numbers
+    before it. The loss of a micro-batch is weighted by its samples (or tokens), as in every
+    schedule.
 
     The batches of an accumulated step form one long sequence of micro-batches, which fills and
     drains the pipeline once. "gpipe", which holds the activations of the entire sequence, runs
@@ -120,14 +121,23 @@ class PipelineSchedule:
         sizes = engine.parallel_model.gather_lockstep(batch_size(batch))
         batch = _place(engine, stages, batch)
         count = _largest_divisor(self._count, [int(row[0]) for row in sizes])
-        parts = split_batch(batch, count)
-        calls = [capture_call(engine, forward, part) for part in parts] if stages.has_first else []
-        shapes = self._infer_shapes(engine, stages, forward, describe(parts[0]), calls)
+        calls, shapes = self._prepare_calls(engine, stages, forward, split_batch(batch, count))
+        is_one = count > 1 and not _are_samples(shapes, batch_size(batch) // count)
+        if any(row[0] for row in engine.parallel_model.gather_lockstep(is_one)):
+            count = 1
+            calls, shapes = self._prepare_calls(engine, stages, forward, [batch])
         outputs = forward_only(stages, shapes, calls, count, engine.device)
         if not stages.has_last:
             return None
         with _replace_model(engine, _answer_once(concatenate(outputs))):
             return forward(engine, batch)
+
+    def _prepare_calls(
+        self, engine: Engine, stages: Stages, forward: Forward, parts: Sequence[Batch]
+    ) -> tuple[list[Call], Shapes]:
+        """Return the calls of the model for micro-batches of one shape, and what stages return."""
+        calls = [capture_call(engine, forward, p) for p in parts] if stages.needs_calls else []
+        return calls, self._infer_shapes(engine, stages, forward, describe(parts[0]), calls)
 
     def _stages_of(self, engine: Engine) -> Stages:
         """Return the stages of the engine, checked to fit this schedule."""
@@ -168,7 +178,7 @@ class PipelineSchedule:
             for part in parts:
                 weight = context.weigh(part) if context.weigh is not None and size else None
                 share = size // count if weight is None else weight
-                sequences[-1].append(_MicroBatch(part, share, describe(part)))
+                sequences[-1].append(_MicroBatch(part, share))
         return sequences
 
     def _warn_indivisible(self, held: int, count: int) -> None:
@@ -190,16 +200,12 @@ class PipelineSchedule:
         from stoker.parallel.pipeline.driver import PipelineDriver
 
         engine, forward = context.engine, context.forward
-        shape, count = micro_batches[0].shape, len(micro_batches)
-        calls = (
-            [capture_call(engine, forward, micro.batch) for micro in micro_batches]
-            if stages.has_first
-            else []
-        )
-        shapes = self._infer_shapes(engine, stages, forward, shape, calls)
+        count = len(micro_batches)
+        batches = [micro.batch for micro in micro_batches]
+        calls, shapes = self._prepare_calls(engine, stages, forward, batches)
         fits = microbatch_error(self.kind, count, stages.processes, stages.virtual) is None
         kind: ScheduleKind = self.kind if fits else "gpipe"
-        key = (shape, str(shapes), count)
+        key = (id(shapes), count)  # the driver holds the shapes
         if key not in self._drivers:
             if len(self._drivers) == _MAX_DRIVERS:  # each has its own receive buffers
                 del self._drivers[next(iter(self._drivers))]
@@ -240,7 +246,7 @@ class PipelineSchedule:
                 "for every output, or for none"
             )
         if self._has_weights and not losses.is_sum:
-            total = dist.all_reduce_sum(losses.total)[0] / engine.parallel_model.data_ranks
+            total = dist.all_reduce_sum(losses.total)[0] * stages.processes / dist.world_size()
             scale_gradients(engine, losses.expected / total if total else 0.0)
 
 
@@ -311,8 +317,16 @@ def capture_call(engine: Engine, forward: Forward, batch: Batch) -> Call:
 
 
 def _place(engine: Engine, stages: Stages, batch: Batch) -> Batch:
-    """Move the batch to the device if the first or the last stage is here to read it."""
-    return engine.place(batch) if stages.has_first or stages.has_last else batch
+    """Move the batch to the device if a stage is here to read it."""
+    return engine.place(batch) if stages.needs_calls or stages.has_last else batch
+
+
+def _are_samples(shapes: Shapes, size: int) -> bool:
+    """Return whether all outputs of the model have one row for each sample, to be concatenated.
+
+    A loss has not: that of a batch is not the mean of those of its parts.
+    """
+    return all(len(shape) > 0 and shape[0] == size for shape, _ in shapes.outputs[-1])
 
 
 def _answer_once(output: Any) -> Callable[..., Any]:

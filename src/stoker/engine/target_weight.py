@@ -23,18 +23,25 @@ _FORWARDS = (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
 _FUNCTIONS = (functional.cross_entropy, functional.nll_loss)
 
 
+def _second(batch: Batch) -> Any:
+    """Return the targets of a pair."""
+    return batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+
+
 @dataclass(slots=True)
 class TargetWeight:
-    """The weight of targets in the mean that a criterion returns: what it divides by.
+    """The weight of targets in the mean that a criterion, or a model, returns: what it divides by.
 
     That is the number of targets that are not ignored, or with weights of classes the sum of
     those. Batches that are weighed by it train like one large batch, however they are padded.
 
     Args:
         options: returns the ``ignore_index`` and the weights of classes, as they are now.
+        targets: returns the targets in a batch.
     """
 
     options: Callable[[], tuple[int, Tensor | None]]
+    targets: Callable[[Batch], Any] = _second
     _key: tuple[int, int] | None = None
     _values: Any = None
 
@@ -43,7 +50,7 @@ class TargetWeight:
 
         Targets on another device than the CPU are not counted, since that would wait for it.
         """
-        targets = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+        targets = self.targets(batch)
         if not _are_indices(targets):
             return None
         ignored, weights = self.options()
@@ -62,8 +69,14 @@ class TargetWeight:
         return self._values
 
 
-def target_weight(criterion: Any) -> TargetWeight | None:
-    """Return how one of torch's losses for class indices weighs targets; None for any other."""
+def target_weight(criterion: Any, model: Any = None) -> TargetWeight | None:
+    """Return how one of torch's losses for class indices weighs targets; None for any other.
+
+    Without a criterion, the loss is that of a model of transformers.
+    """
+    if criterion is None:
+        shift = _label_shift(getattr(model, "_orig_mod", model))
+        return None if shift is None else TargetWeight(_defaults, partial(_labels, shift))
     if type(criterion).__call__ is nn.Module.__call__ and type(criterion).forward in _FORWARDS:
         if criterion.reduction != "mean":
             return None
@@ -76,6 +89,41 @@ def target_weight(criterion: Any) -> TargetWeight | None:
     if {"size_average", "reduce"} & given.keys():
         return None
     return TargetWeight(lambda: (given.get("ignore_index", _IGNORED), given.get("weight")))
+
+
+def _defaults() -> tuple[int, None]:
+    return _IGNORED, None
+
+
+_CLASSIFIERS = (
+    "ForMaskedLM",
+    "ForTokenClassification",
+    "ForSequenceClassification",
+    "ForImageClassification",
+)
+
+
+def _label_shift(model: Any) -> int | None:
+    """Return how many labels of each sequence the loss of a transformers model leaves out.
+
+    A causal model predicts the next token, so that the first label does not count. None if the
+    model is not known to return the mean over its labels.
+    """
+    if not hasattr(model, "loss_function") or not hasattr(model, "config"):
+        return None
+    name, encodes = type(model).__name__, getattr(model.config, "is_encoder_decoder", False)
+    if name.endswith(("ForCausalLM", "LMHeadModel")) and not encodes:
+        return 1
+    counts_all = name.endswith(_CLASSIFIERS) or (encodes and name.endswith("ConditionalGeneration"))
+    return 0 if counts_all else None
+
+
+def _labels(shift: int, batch: Batch) -> Any:
+    """Return the labels that count; None if the batch says what to divide the loss by."""
+    if not isinstance(batch, Mapping) or "num_items_in_batch" in batch:
+        return None
+    labels = batch.get("labels")
+    return labels[..., shift:] if shift and isinstance(labels, Tensor) and labels.ndim else labels
 
 
 @dataclass(slots=True)
@@ -123,7 +171,7 @@ def weigh_batches(
     total = float(sum(known))
     if model.data_ranks > 1:
         wait = model.start_mean(known)
-        if batches[0][1].ndim < 2:
+        if weigh.targets(batches[0]).ndim < 2:
             return StepWeights(known, expected, wait, weigh.of)
         total = wait()
     return StepWeights(known, total, None, weigh.of) if total else StepWeights(sizes, expected)
@@ -158,7 +206,8 @@ def has_ignored(batches: Sequence[Batch]) -> bool:
 
 def warn_about_ignored(data_ranks: int, batches: int) -> None:
     """Warn that targets are ignored in a loss whose weight Stoker cannot know."""
-    split = f"{data_ranks} data ranks" if data_ranks > 1 else f"{batches} batches per step"
+    split = f"{batches} batches per step" if batches > 1 else "micro-batches"
+    split = f"{data_ranks} data ranks" if data_ranks > 1 else split
     _log.warning(
         f"some targets are {_IGNORED}, which losses ignore, but a batch is weighed by its samples, "
         f"so that with {split} the gradients are not those of one large batch: return "

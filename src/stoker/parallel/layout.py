@@ -27,6 +27,10 @@ _COMBINATIONS = (
     {"replicate", "shard"},
     {"pipeline", "replicate"},
     {"pipeline", "shard"},
+    {"pipeline", "tensor"},
+    {"pipeline", "replicate", "shard"},
+    {"pipeline", "replicate", "tensor"},
+    {"pipeline", "shard", "tensor"},
 )
 
 
@@ -48,6 +52,7 @@ class Layout:
         Layout(replicate=2, shard=4)    2 copies, each in 4 shards (HSDP)
         Layout(shard=2, tensor=2)       each layer split in 2, each half in 2 shards
         Layout(pipeline=2)              2 stages, one after the other
+        Layout(pipeline=2, tensor=2)    2 stages, each layer split in 2
         Layout(replicate=-1, logical_ranks=8)    the arithmetic of 8 ranks, on 1 to 8 processes
 
     One of the four sizes may be -1, to fill the processes that the job has.
@@ -66,7 +71,7 @@ class Layout:
             in float32.
         plan: for tensor: an operation for each layer name, or "auto".
         sequence: for pipeline: the parts of the model in the order in which they run; needed if
-            the model is not an `nn.Sequential`.
+            the model is not an `nn.Sequential` and has no list of blocks.
         split: for pipeline: the first part of every stage but the first; by default stages are
             balanced by their number of parameters.
         schedule: for pipeline: the order of micro-batches: "gpipe", "1f1b", "interleaved" or

@@ -18,7 +18,8 @@ from stoker.parallel.batch_norm import BatchStatistics, sync_batch_norms
 from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import MESH_ORDER, Layout
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
-from stoker.parallel.pipeline.stages import Stages, split_model
+from stoker.parallel.pipeline.split import split_model
+from stoker.parallel.pipeline.stages import Stages
 from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
 
 

@@ -39,6 +39,11 @@ class FSDPSync(GradientSync):
                 f"a {type(model).__name__} cannot be sharded, because it has no forward: put it "
                 "into a module that has one, or use replicate instead of shard"
             )
+        for name in (n for stage in stages if stage is not model for n in stage._parameters):
+            raise ValueError(
+                f"parameter {name!r} is in no part of one pipeline stage, so that it cannot be "
+                "sharded: put it into a module that is called, or use replicate instead of shard"
+            )
         for tensor in chain(model.parameters(), model.buffers()):
             if not is_sharded(tensor):
                 _broadcast_first(tensor, mesh)

@@ -14,7 +14,8 @@ from stoker import Engine, Hook, Layout, Output, Run, Trainer, hooks
 from stoker.core.tree import batch_size, split_batch
 from stoker.engine.pipeline_schedule import PipelineSchedule
 from stoker.engine.schedule import PlainSchedule, StepContext
-from stoker.parallel.pipeline.stages import Stages, split_model
+from stoker.parallel.pipeline.split import split_model
+from stoker.parallel.pipeline.stages import Stages
 from stoker.step import as_output, as_step
 
 

@@ -1,6 +1,7 @@
 """Forward passes through pipeline stages: to infer shapes, and to evaluate."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -8,12 +9,23 @@ import torch.distributed as c10d
 from torch import Tensor
 
 from stoker.core.seed import preserve_rng
-from stoker.parallel.pipeline.stages import Stages
+from stoker.core.tree import tensors
+from stoker.parallel.pipeline.stages import Answers, Call, Stages
 
-Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of one call of the model."""
-Shapes: TypeAlias = list[list[tuple[torch.Size, torch.dtype]]]
-"""The shapes and dtypes that each stage returns for one micro-batch."""
+Shape: TypeAlias = tuple[torch.Size, torch.dtype]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What the stages return for one micro-batch.
+
+    Args:
+        outputs: the shapes and dtypes of the tensors that each stage returns.
+        answers: what the parts of the model return, for stages that do not run them.
+    """
+
+    outputs: list[list[Shape]]
+    answers: Answers
 
 
 @torch.no_grad()
@@ -24,26 +36,44 @@ def infer_shapes(stages: Stages, calls: Sequence[Call], device: torch.device) ->
 
     Args:
         stages: the pipeline.
-        calls: the model's arguments, of which the first are used; empty except on the first stage.
+        calls: the model's arguments, of which the first are used; empty where no stage needs them.
         device: where the stages are.
     """
-    shapes: Shapes = []
+    found = Shapes([], {})
     for index in range(stages.count):
-        found = None
+        probed: Any = None
+        failure: Exception | None = None
         if index in stages.local:
-            stage = stages.local[index]
-            args, kwargs = (zeros(shapes[-1], device), {}) if index else calls[0]
-            buffers = [(buffer, buffer.clone()) for buffer in stage.buffers()]
-            with preserve_rng():
-                found = [(value.shape, value.dtype) for value in as_tuple(stage(*args, **kwargs))]
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        received = [found]
+            try:
+                probed = _probe(stages, index, found, calls, device)
+            except Exception as error:  # the other processes wait
+                probed, failure = str(error), error
+        shared = [probed]
         source = index % stages.processes
-        c10d.broadcast_object_list(received, group=stages.group, group_src=source)
-        assert received[0] is not None
-        shapes.append(received[0])
-    return shapes
+        c10d.broadcast_object_list(shared, group=stages.group, group_src=source)
+        if failure is not None:
+            raise failure
+        if isinstance(shared[0], str):
+            raise RuntimeError(f"pipeline stage {index} failed in another process: {shared[0]}")
+        shapes, learned = shared[0]
+        found.outputs.append(shapes)
+        found.answers.update(learned)
+    return found
+
+
+def _probe(
+    stages: Stages, index: int, found: Shapes, calls: Sequence[Call], device: torch.device
+) -> tuple[list[Shape], Answers]:
+    """Run one stage; return the shapes of its output and what later stages need to know."""
+    received = zeros(found.outputs[-1], device) if index else ()
+    buffers = [(buffer, buffer.clone()) for buffer in stages.model.buffers()]
+    with preserve_rng():
+        output, learned = stages.local[index].probe(
+            received, calls[0] if calls else None, found.answers
+        )
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return [(value.shape, value.dtype) for value in tensors(output)], learned
 
 
 @torch.no_grad()
@@ -55,7 +85,7 @@ def forward_only(
     Args:
         stages: the pipeline.
         shapes: what the stages return for one micro-batch.
-        calls: the model's arguments for each micro-batch; empty except on the first stage.
+        calls: the model's arguments for each micro-batch; empty where no stage needs them.
         count: the number of micro-batches.
         device: where the stages are.
     """
@@ -63,10 +93,11 @@ def forward_only(
     outputs, sent = [], []
     for number in range(count):
         for index, stage in stages.local.items():
-            args, kwargs = (zeros(shapes[index - 1], device), {}) if index else calls[number]
-            if index:
-                for value in args:
-                    c10d.recv(value, group=stages.group, group_src=before)
+            received = zeros(shapes.outputs[index - 1], device) if index else ()
+            for value in received:
+                c10d.recv(value, group=stages.group, group_src=before)
+            call = calls[number] if calls else None
+            args, kwargs = stage.arguments(received, call, shapes.answers)
             output = stage(*args, **kwargs)
             if index == stages.count - 1:
                 outputs.append(output)

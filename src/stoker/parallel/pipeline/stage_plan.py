@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from torch import nn
 
 from stoker.core.errors import did_you_mean
+from stoker.parallel.pipeline.block_plan import BlockList, find_blocks
 
 ScheduleKind: TypeAlias = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 
@@ -75,13 +76,17 @@ def plan_stages(
     """Return the names of a model's parts, stage by stage.
 
     Args:
-        model: an `nn.Sequential`, or a model whose parts run one after another.
+        model: an `nn.Sequential`, a model whose parts run one after another, or any model with a
+            list of blocks.
         stages: the number of stages.
         sequence: the parts in the order in which they run, as `parts_of` reads them.
         split: the first part of every stage but the first. Without it the stages are balanced:
             the largest has as few parameters as possible, and a part without parameters stays
             with the part before it.
     """
+    blocks = blocks_to_cut(model, sequence, split)
+    if blocks is not None:
+        return _plan_blocks(model, stages, blocks, split)
     parts = parts_of(model, sequence)
     if len(parts) < stages:
         raise ValueError(
@@ -89,11 +94,51 @@ def plan_stages(
             f"({', '.join(parts)}), too few for {stages} pipeline stages"
         )
     if split is None:
-        weights = [sum(p.numel() for p in model.get_submodule(n).parameters()) for n in parts]
-        starts = balance(weights, stages)
+        starts = balance([_size(model, [name]) for name in parts], stages)
     else:
         starts = _named_starts(parts, stages, split)
     return [parts[a:b] for a, b in pairwise([*starts, len(parts)])]
+
+
+def blocks_to_cut(
+    model: nn.Module, sequence: Sequence[str] | None = None, split: Sequence[str] | None = None
+) -> BlockList | None:
+    """Return the blocks by which to cut a model that is no sequence of parts; None if it is one."""
+    if sequence is not None or hasattr(model, "pipeline_parts") or _is_sequential(model):
+        return None
+    return find_blocks(model, split)
+
+
+def _plan_blocks(
+    model: nn.Module, stages: int, found: BlockList, split: Sequence[str] | None
+) -> list[list[str]]:
+    """Return the parts of a model with blocks, stage by stage."""
+    parts, units = found.parts, found.units
+    if len(units) < stages:
+        raise ValueError(
+            f"{type(model).__name__} has {len(found.blocks)} blocks ({found.blocks[0]} to "
+            f"{found.blocks[-1]}), too few for {stages} pipeline stages"
+        )
+    if split is None:
+        starts = balance([_size(model, unit) for unit in units], stages)
+        return [
+            [part for unit in units[a:b] for part in unit]
+            for a, b in pairwise([*starts, len(units)])
+        ]
+    starts = _named_starts(parts, stages, split)
+    possible = [unit[0] for unit in units[1:]]
+    for start in starts[1:]:
+        if parts[start] not in possible:
+            raise ValueError(
+                f"split point {parts[start]!r} is not one at which {type(model).__name__} can be "
+                f"cut: expected some of {', '.join(possible)}"
+            )
+    return [parts[a:b] for a, b in pairwise([*starts, len(parts)])]
+
+
+def _size(model: nn.Module, names: Sequence[str]) -> int:
+    """Return the number of parameters in these modules."""
+    return sum(p.numel() for name in names for p in model.get_submodule(name).parameters())
 
 
 def parts_of(model: nn.Module, sequence: Sequence[str] | None = None) -> list[str]:
@@ -110,8 +155,9 @@ def parts_of(model: nn.Module, sequence: Sequence[str] | None = None) -> list[st
         if not _is_sequential(model):
             raise TypeError(
                 f"{type(model).__name__} is not an nn.Sequential, so the order in which its parts "
-                'run is unknown: pass sequence=("embed", "blocks.*", "head"), or set '
-                "pipeline_parts = (…) in its class; each part takes what the one before it returns"
+                "run is unknown: keep its blocks in an nn.ModuleList, pass "
+                'sequence=("embed", "blocks.*", "head"), or set pipeline_parts = (…) in its '
+                "class; each part takes what the one before it returns"
             )
         return _inside(model, "")
     if isinstance(patterns, str):

@@ -1,14 +1,18 @@
-"""Split a model into pipeline stages: each process keeps its parts of the model, in place."""
+"""The stages of a pipeline: what one process runs, and what it shares with the others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as c10d
 from torch import Tensor, nn
 
 from stoker.core.tree import describe, local_part
-from stoker.parallel.pipeline.stage_plan import plan_stages, stage_of
+
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of one call of the model."""
+Answers: TypeAlias = dict[str, list[Any]]
+"""For each part that ran, what each of its calls returned, as tensors on the meta device."""
 
 
 class RemoteModule(nn.Module):
@@ -47,7 +51,13 @@ def is_remote(model: nn.Module, name: str) -> bool:
 
 
 class Stage(nn.Module):
-    """Consecutive parts of a model; their names in the model do not change."""
+    """Consecutive parts of a model; their names in the model do not change.
+
+    Attributes:
+        needs_call: whether the stage needs the arguments of the model even if it is not the first.
+    """
+
+    needs_call = False
 
     def __init__(self, index: int, parts: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -58,6 +68,26 @@ class Stage(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call `run` as the engine has prepared it, with its precision and device."""
         return self.prepared(*args, **kwargs)
+
+    def arguments(self, received: Sequence[Tensor], call: Call | None, answers: Answers) -> Call:
+        """Return the arguments of the stage for a micro-batch.
+
+        Args:
+            received: what the previous stage has sent; ignored by the first stage.
+            call: the arguments of the model, for a stage that needs them.
+            answers: what the parts of earlier stages return.
+        """
+        if self.index:
+            return tuple(received), {}
+        assert call is not None
+        return call
+
+    def probe(
+        self, received: Sequence[Tensor], call: Call | None, answers: Answers
+    ) -> tuple[Any, Answers]:
+        """Return the output for a micro-batch, and what later stages need to know of the parts."""
+        args, kwargs = self.arguments(received, call, answers)
+        return self(*args, **kwargs), {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the last part: a tensor, or a tuple of tensors."""
@@ -88,6 +118,9 @@ class Stages:
         local: the stages of this process by number, ascending.
         group: the processes of this pipeline.
         tied: for each parameter that several processes hold, its name in each.
+
+    Attributes:
+        needs_calls: whether this process needs the arguments of the model.
     """
 
     def __init__(
@@ -101,6 +134,7 @@ class Stages:
         self.rank, self.processes = group.rank(), group.size()
         self.virtual = len(local)
         self.count = self.processes * self.virtual
+        self.needs_calls = any(not index or stage.needs_call for index, stage in local.items())
         self._tied = [names for names in tied if self.rank in names]
 
     @property
@@ -158,70 +192,3 @@ class Stages:
                 c10d.send(tensor, group=self.group, group_dst=other)
         else:
             c10d.recv(tensor, group=self.group, group_src=first)
-
-
-def split_model(
-    model: nn.Module,
-    group: c10d.ProcessGroup,
-    *,
-    virtual: int = 1,
-    sequence: Sequence[str] | None = None,
-    split: Sequence[str] | None = None,
-) -> Stages:
-    """Keep the parts of a model that this process holds, and replace the rest by placeholders.
-
-    The model stays the same object and its parts keep their names, so that the state dicts of all
-    processes together are that of the complete model. Parameters that stages share, such as those
-    of an embedding and a head, start with the values of the first process that holds them.
-
-    Args:
-        model: the complete model, the same on every process of the group.
-        group: the processes of the pipeline.
-        virtual: the number of stages per process.
-        sequence: the parts in the order in which they run, see `stage_plan.parts_of`.
-        split: the first part of every stage but the first; by default stages are balanced.
-    """
-    size, rank = group.size(), group.rank()
-    plan = plan_stages(model, size * virtual, sequence=sequence, split=split)
-    tied = _tied_parameters(model, plan, size)
-    local = {
-        stage: Stage(stage, [model.get_submodule(name) for name in parts])
-        for stage, parts in enumerate(plan)
-        if stage % size == rank
-    }
-    tied_here = _tied_to_local(model, plan, set(local))
-    for stage, parts in enumerate(plan):
-        if stage not in local:
-            for name in parts:
-                names = {n: here for n, here in tied_here.items() if n.startswith(f"{name}.")}
-                _replace(model, name, RemoteModule(name, stage, stage % size, names))
-    stages = Stages(model, local, group, tied)
-    stages.broadcast_tied()
-    return stages
-
-
-def _tied_parameters(
-    model: nn.Module, plan: list[list[str]], processes: int
-) -> list[dict[int, str]]:
-    """Return the parameters that several processes will hold, as one name by process."""
-    places: dict[int, dict[int, str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        stage = stage_of(name, plan)
-        assert stage is not None
-        places.setdefault(id(parameter), {}).setdefault(stage % processes, name)
-    return [names for names in places.values() if len(names) > 1]
-
-
-def _tied_to_local(model: nn.Module, plan: list[list[str]], local: set[int]) -> dict[str, str]:
-    """Return the names of parameters in other stages that are tied to one of the local stages."""
-    named = [
-        (name, id(parameter), stage_of(name, plan) in local)
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-    ]
-    here = {key: name for name, key, is_local in reversed(named) if is_local}
-    return {name: here[key] for name, key, is_local in named if not is_local and key in here}
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, key = name.rpartition(".")
-    model.get_submodule(parent)._modules[key] = module
