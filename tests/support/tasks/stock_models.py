@@ -94,22 +94,26 @@ def model_of(name: str, tied: bool = False, **options: Any) -> nn.Module:
 
 
 def samples(name: str) -> list[dict[str, Tensor]]:
-    """Samples of which each has another length: padded inputs, and labels of -100."""
+    """Samples of which each has another length: padded inputs, and labels of -100.
+
+    Models with norms in float32 get the same number of labels in each sample: losses are then
+    weighted by powers of two, which leaves the rounding of their gradients as it is.
+    """
     generator = torch.Generator().manual_seed(5)
     if name == "vit":
         images = torch.randn(SAMPLES, 1, 8, 8, dtype=torch.float64, generator=generator)
         labels = torch.randint(5, (SAMPLES,), generator=generator)
-        return [
-            {"pixel_values": x, "labels": y} for x, y in zip(images, labels, strict=True)
-        ]  # fmt: skip
+        return [{"pixel_values": x, "labels": y} for x, y in zip(images, labels, strict=True)]
     tokens = torch.randint(1, VOCABULARY, (SAMPLES, LENGTH), generator=generator)
     found = []
     for row, ids in enumerate(tokens):
-        length = LENGTH - row % 4
-        mask = (torch.arange(LENGTH) < length).long()
-        labels = torch.where(mask.bool(), ids.flip(0) if name == "t5" else ids, -100)
-        if name == "bert":
-            labels = torch.where(torch.arange(LENGTH) % 3 == 0, labels, -100)
+        place = torch.arange(LENGTH)
+        mask = (place < LENGTH - row % 4).long()
+        first = row % (LENGTH - 4) + 1
+        counted = (
+            mask.bool() if name in ("gpt2", "bert") else (place >= first) & (place < first + 4)
+        )
+        labels = torch.where(counted, ids.flip(0) if name == "t5" else ids, -100)
         found.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
     return found
 

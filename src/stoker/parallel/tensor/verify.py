@@ -37,12 +37,16 @@ class Example:
     output: Tensor | None = None
 
 
-def run_example(model: nn.Module) -> Example | None:
+def run_example(model: nn.Module, least: int = 1) -> Example | None:
     """Run a small batch through the model, in evaluation mode; None if it does not offer one.
 
     A model of transformers offers `dummy_inputs`, or takes images of the size in its config.
+
+    Args:
+        model: the unsplit model.
+        least: the least number of tokens in a sample.
     """
-    inputs = _example_inputs(model)
+    inputs = _example_inputs(model, least)
     if inputs is None:
         return None
     found = Example(inputs)
@@ -206,7 +210,7 @@ def _roots(model: nn.Module, operations: Operations) -> list[str]:
     return found
 
 
-def _example_inputs(model: nn.Module) -> dict[str, Any] | None:
+def _example_inputs(model: nn.Module, least: int) -> dict[str, Any] | None:
     parameter = next(model.parameters())
     device, config = parameter.device, getattr(model, "config", None)
     if getattr(model, "main_input_name", None) == "pixel_values":
@@ -224,7 +228,9 @@ def _example_inputs(model: nn.Module) -> dict[str, Any] | None:
 
     def fit(tensor: Tensor) -> Tensor:
         is_index = vocabulary is not None and not tensor.is_floating_point()
-        return (tensor % vocabulary if is_index else tensor).to(device)
+        tensor = tensor % vocabulary if is_index else tensor
+        times = -(-least // tensor.shape[1]) if tensor.dim() > 1 else 1
+        return torch.cat([tensor] * times, 1).to(device) if times > 1 else tensor.to(device)
 
     no_cache = {"use_cache": False} if hasattr(config, "use_cache") else {}
     return {**map_tensors(fit, dict(given)), **no_cache}
