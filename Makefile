@@ -8,7 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak fuzz store stuck reshard switchers cookbook \
-    matrix same-bits streams bench-streams clean same-python
+    matrix models same-bits streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -29,6 +29,7 @@ help:
 	@echo "make store            train into an S3 server, kill it, and resume with an empty disk"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
+	@echo "make models           train stock models in every layout with tensor or context (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
 	@echo "make streams          kill trainings on streams of every format more than 100 times"
@@ -122,6 +123,9 @@ reshard: .venv/installed-dev
 same-bits: .venv/installed-dev
 	STOKER_SAME_BITS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
 	    tests/parallel/test_logical_ranks.py $(ARGS)
+
+models: .venv/installed-dev
+	OMP_NUM_THREADS=1 STOKER_MODELS=all .venv/bin/python -m pytest -q tests/parallel/test_stock_models.py $(ARGS)
 
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)

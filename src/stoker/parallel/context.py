@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from stoker.core.tree import map_tensors, tensors
+from stoker.parallel.rank_draws import RankDraws, has_dropout
 from stoker.parallel.shards import blocks_of
 from stoker.parallel.tensor import verify
 
@@ -44,7 +45,7 @@ def split_sequence(model: nn.Module, group: dist.ProcessGroup) -> None:
         )
     _check_options(model)
     example = verify.run_example(model, least=4 * dist.get_world_size(group))
-    region = _Region(group)
+    region = _Region(group, drops=any(has_dropout(block) for block in blocks))
     for number, block in enumerate(blocks):
         _wrap(block, region, is_first=number == 0, is_last=number == len(blocks) - 1)
     model.register_forward_pre_hook(_refuse_inner_outputs, with_kwargs=True)
@@ -80,13 +81,14 @@ class _Region:
 
     Args:
         group: the processes that share the sequence.
+        drops: whether blocks draw random numbers in training.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
+    def __init__(self, group: dist.ProcessGroup, *, drops: bool) -> None:
+        self.group, self.drops = group, drops
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.lengths: list[int] = []
-        self._random: Tensor | None = None
+        self._draws = RankDraws(self.rank)
 
     @property
     def length(self) -> int:
@@ -98,7 +100,7 @@ class _Region:
         """The first position that this process has."""
         return sum(self.lengths[: self.rank])
 
-    def enter(self, x: Tensor, *, training: bool) -> Tensor:
+    def enter(self, x: Tensor, *, own_draws: bool) -> Tensor:
         """Return this process's positions; draw other random numbers than the other processes."""
         length = x.shape[1] if x.dim() > 2 else 0
         if length < 2 * self.size:
@@ -108,18 +110,14 @@ class _Region:
             )
         short, longer = divmod(length, self.size)
         self.lengths = [short + (rank < longer) for rank in range(self.size)]
-        if training:
-            self._random = torch.get_rng_state()
-            torch.manual_seed(int(torch.randint(2**31, ())) + self.rank)
+        if own_draws:
+            self._draws.begin(x.device)
         found: Tensor = _Enter.apply(x, self)
         return found
 
     def leave(self, x: Tensor) -> Tensor:
         """Return the positions of all processes; draw the same random numbers again."""
-        if self._random is not None:
-            torch.set_rng_state(self._random)
-            torch.randint(2**31, ())
-            self._random = None
+        self._draws.end()
         found: Tensor = _Leave.apply(x, self)
         return found
 
@@ -247,7 +245,7 @@ def _wrap(block: nn.Module, region: _Region, *, is_first: bool, is_last: bool) -
         given = {**dict(zip(names, args, strict=False)), **options}
         name, x = next(iter(given.items()))
         if is_first:
-            x = region.enter(x, training=self.training)
+            x = region.enter(x, own_draws=region.drops and self.training)
         given = {key: _part_of(key, value, region) for key, value in given.items() if key != name}
         with _Attention(region) as attention:
             found = own(self, x, **given)

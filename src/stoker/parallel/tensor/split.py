@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stoker.core.errors import did_you_mean
+from stoker.parallel.rank_draws import RankDraws, has_dropout
 from stoker.parallel.tensor import verify
 from stoker.parallel.tensor.model_plans import Plan, head_size
 from stoker.parallel.tensor.plan_ops import (
@@ -57,6 +58,7 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
         candidates[0] if example is None else _first_right(model, mesh, candidates, example)
     )
     _apply(mesh, model, operations)
+    _separate_draws(model, mesh.get_local_rank(), operations)
     if example is not None:
         verify.check_output(model, example)
 
@@ -123,6 +125,24 @@ def _apply(mesh: DeviceMesh, model: nn.Module, operations: Operations) -> None:
         else:
             split(modules[name], operation, parts, mesh)
     _tie(modules, ties)
+
+
+def _separate_draws(model: nn.Module, rank: int, operations: Operations) -> None:
+    """Let each process draw other random numbers between a "col" and its "row"."""
+    draws = RankDraws(rank)
+    split = [name for name, (operation, _) in operations.items() if operation in ("col", "repeat")]
+
+    def begin(module: nn.Module, _: Any, output: Tensor) -> None:
+        if module.training:
+            draws.begin(output.device)
+
+    for row in (name for name, (operation, _) in operations.items() if operation == "row"):
+        region = verify.enclosing(row, split)
+        if not has_dropout(model.get_submodule(region)):
+            continue
+        for name in (name for name in split if name.startswith(f"{region}.".lstrip("."))):
+            model.get_submodule(name).register_forward_hook(begin)
+        model.get_submodule(row).register_forward_pre_hook(lambda *_: draws.end())
 
 
 _WITH_NUMBER = r"(col|repeat|divide):[1-9]\d*"

@@ -1,7 +1,7 @@
 """Check by values that a plan is right: split modules against unsplit ones, in float64."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -179,6 +179,14 @@ def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
     return results
 
 
+def enclosing(name: str, others: Iterable[str]) -> str:
+    """Return the smallest module around a layer that has some of the others in it too."""
+    others = list(others)
+    while name and not any(other.startswith(f"{name}.") for other in others):
+        name = name.rpartition(".")[0]
+    return name
+
+
 def _roots(model: nn.Module, operations: Operations) -> list[str]:
     """Return one module of each kind that contains the layers of a split completely.
 
@@ -189,11 +197,8 @@ def _roots(model: nn.Module, operations: Operations) -> list[str]:
     alone = ("experts", "embed", "gather")
     roots = [name for name, (operation, _) in operations.items() if operation in alone]
     roots = [name for name in roots if type(model.get_submodule(name)) not in _PLAIN]
-    for name in (name for name, (operation, _) in operations.items() if operation == "row"):
-        root = name
-        while root and not any(other.startswith(f"{root}.") for other in split):
-            root = root.rpartition(".")[0]
-        roots.append(root)
+    rows = (name for name, (operation, _) in operations.items() if operation == "row")
+    roots += [enclosing(name, split) for name in rows]
     kinds: dict[Any, list[set[Any]]] = {}
     found = []
     for root in filter(None, roots):
