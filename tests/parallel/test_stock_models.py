@@ -121,3 +121,12 @@ def test_a_layout_resumes_what_another_saved(model, first, second, tmp_path):
 def test_what_cannot_be_split_is_refused(model, layout, options, message):
     for error in pool().run(2, stock_models.refusal, LAYOUTS[layout], model, options):
         assert message in error
+
+
+def test_dropout_of_heads_differs_between_processes():
+    (first, then), (second, then_too) = pool().run(
+        2, stock_models.drawn_in_training, LAYOUTS["te2"]
+    )
+    assert first.shape == second.shape
+    assert not first.equal(second)
+    assert then.equal(then_too)

@@ -110,6 +110,7 @@ class _Region:
             )
         short, longer = divmod(length, self.size)
         self.lengths = [short + (rank < longer) for rank in range(self.size)]
+        self._draws.forget()
         if own_draws:
             self._draws.begin(x.device)
         found: Tensor = _Enter.apply(x, self)
@@ -242,6 +243,11 @@ def _wrap(block: nn.Module, region: _Region, *, is_first: bool, is_last: bool) -
     names = list(inspect.signature(own).parameters)[1:]
 
     def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
+        if self.training and getattr(self, "gradient_checkpointing", False):
+            raise ValueError(
+                f"{type(self).__name__} computes its attention again in the backward pass, where "
+                "context does not reach it: call model.gradient_checkpointing_disable()"
+            )
         given = {**dict(zip(names, args, strict=False)), **options}
         name, x = next(iter(given.items()))
         if is_first:

@@ -33,6 +33,10 @@ class RankDraws:
         """Draw the same numbers as the other processes again."""
         for generator, state in self._before:
             generator.set_rng_state(state)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget a part that has begun and will not end, such as one that is computed again."""
         self._before = []
 
 

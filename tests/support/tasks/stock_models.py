@@ -180,3 +180,22 @@ def refusal(layout: Layout, name: str, options: dict[str, Any] | None = None) ->
     except (ValueError, TypeError) as error:
         return str(error)
     return ""
+
+
+def drawn_in_training(layout: Layout) -> tuple[Tensor, Tensor]:
+    """What a process drops between split layers, and a number that it draws afterwards."""
+    options = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.5}
+    model = model_of("bert", **options)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), layout=layout)
+    heads: list[Tensor] = []
+    row = model.get_submodule("bert.encoder.layer.0.attention.output.dense")
+    row.register_forward_pre_hook(lambda _, args: heads.append(args[0]), prepend=True)
+    with torch.no_grad():
+        for name in ("query", "key", "value"):  # every head computes the same
+            layer = model.get_submodule(f"bert.encoder.layer.0.attention.self.{name}")
+            for parameter in layer.parameters():
+                parameter.fill_(0.1)
+    model.train()
+    seed_all(5)
+    engine(input_ids=samples("bert")[0]["input_ids"][None])
+    return heads[0].detach(), torch.rand(1)

@@ -54,6 +54,11 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
     candidates = _candidates(model, mesh.size(), plan)
     _broadcast(model, mesh)
     example = verify.run_example(model)
+    if example is None and plan == "auto" and hasattr(model, "dummy_inputs"):
+        raise ValueError(
+            f"the plan for {type(model).__name__} cannot be tried, because the model does not run "
+            "with its dummy_inputs: pass a plan of your own"
+        )
     operations = (
         candidates[0] if example is None else _first_right(model, mesh, candidates, example)
     )

@@ -38,7 +38,7 @@ class Example:
 
 
 def run_example(model: nn.Module, least: int = 1) -> Example | None:
-    """Run a small batch through the model, in evaluation mode; None if it does not offer one.
+    """Run a small batch through the model, in evaluation mode; None if that is not possible.
 
     A model of transformers offers `dummy_inputs`, or takes images of the size in its config.
 
@@ -65,6 +65,8 @@ def run_example(model: nn.Module, least: int = 1) -> Example | None:
     try:
         with _evaluating(model):
             found.output = next(tensors(_values(model(**inputs)))).detach()
+    except Exception:  # the model takes other inputs
+        return None
     finally:
         for handle in handles:
             handle.remove()
