@@ -29,6 +29,7 @@ help:
 	@echo "make store            train into an S3 server, kill it, and resume with an empty disk"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
+	@echo "make models           train stock models in every layout with tensor or context (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make models           train models of transformers in every layout, and compare with one process"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
@@ -126,6 +127,9 @@ models: .venv/installed-dev
 same-bits: .venv/installed-dev
 	STOKER_SAME_BITS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
 	    tests/parallel/test_logical_ranks.py $(ARGS)
+
+models: .venv/installed-dev
+	OMP_NUM_THREADS=1 STOKER_MODELS=all .venv/bin/python -m pytest -q tests/parallel/test_stock_models.py $(ARGS)
 
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)

@@ -29,6 +29,10 @@ LAYOUTS = {
     "re2×sh2": Layout(replicate=2, shard=2),
     "re2×te2": Layout(replicate=2, tensor=2),
     "sh2×te2": Layout(shard=2, tensor=2),
+    "co2": Layout(context=2),
+    "re2×co2": Layout(replicate=2, context=2),
+    "co2×sh2": Layout(context=2, shard=2),
+    "co2×te2": Layout(context=2, tensor=2),
     "pi2×re2": Layout(pipeline=2, replicate=2),
     "pi2×sh2": Layout(pipeline=2, shard=2),
     "pi2×te2": Layout(pipeline=2, tensor=2),
@@ -98,13 +102,13 @@ def test_the_documentation_shows_the_matrix():
 
 
 def test_the_matrix_has_every_combination_of_two_and_four_processes():
-    sizes = ("replicate", "shard", "tensor", "pipeline")
+    sizes = ("replicate", "shard", "tensor", "pipeline", "context")
     possible = set()
-    for values in product((1, 2, 4), repeat=4):
+    for values in product((1, 2, 4), repeat=5):
         try:
             layout = Layout(**dict(zip(sizes, values, strict=True)))
         except ValueError:
             continue
-        if layout.processes in (1, 2, 4):
+        if layout.processes in (1, 2, 4) and layout.context < 4:  # a window has 6 tokens
             possible.add(str(layout))
     assert possible == {str(layout or Layout()) for layout in LAYOUTS.values()}

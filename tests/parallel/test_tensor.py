@@ -196,11 +196,12 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
             tasks.own,
             {"blocks.*.attn.q": "column"},
             "the plan has 'column' for 'blocks.*.attn.q', which is not an operation; "
-            "did you mean 'col'? (operations: col, row, gather, embed, share, divide)",
+            "did you mean 'col'? (operations: col, row, gather, embed, share, divide, sum, repeat, "
+            "experts)",
         ),
         (tasks.own, {"blocks.*.attn.q": "row:2"}, "the plan has 'row:2' for 'blocks.*.attn.q'"),
         (tasks.own, {"blocks.*.attn.q": "col:0"}, "is not an operation (operations: col, row"),
-        (tasks.own, {"norm": "col"}, "norm is a LayerNorm, expected a Linear or a Conv1D"),
+        (tasks.own, {"norm": "col"}, "norm is a LayerNorm, expected a Linear, a Conv1D of"),
         (tasks.own, {"head": "embed"}, "head is a Linear, expected an Embedding without max_norm"),
         (tasks.own, {"embed": "divide"}, 'embed is an Embed, expected an integer for "divide"'),
         (
@@ -241,28 +242,33 @@ BLOCK = {f"blocks.*.attn.{name}": "col" for name in "qkv"} | {"blocks.*.attn.o":
         (tasks.few_rows, {"0": "gather"}, "0 has 1 rows, too few for 2 processes"),
         (
             tasks.own,
-            "lama",
-            "there is no plan named 'lama'; did you mean 'llama'? "
-            "(plans: auto, stoker, llama, gpt2)",
+            "stokr",
+            "there is no plan named 'stokr'; did you mean 'stoker'? (plans: auto, stoker)",
         ),
         (
-            tasks.own,
-            "llama",
-            "there is no ready plan for Transformer (the plan 'llama' expects "
-            "'model.layers.*.self_attn'): pass one as a mapping of layer names to "
-            "operations, such as {'blocks.*.attn.q': 'col', 'blocks.*.attn.o': 'row'}",
+            tasks.packed,
+            "stoker",
+            "there is no ready plan for Packed (the plan 'stoker' expects 'blocks.*.attn'): pass "
+            "one as a mapping of layer names to operations",
         ),
         (
             tasks.odd_pair,
             "auto",
             "there is no ready plan for Sequential: pass one as a mapping of layer names to "
-            "operations, such as {'0': 'col', '2': 'row'}",
+            "operations, as in the documentation",
         ),
         (
             tasks.qwen3,
-            "auto",
-            "(the plan 'llama' does not know 'model.layers.0.self_attn.q_norm.weight', which "
-            "runs between split layers)",
+            {f"model.layers.*.self_attn.{name}_proj": "col" for name in "qkv"}
+            | {"model.layers.*.self_attn.o_proj": "row"},
+            "the plan for Qwen3ForCausalLM is wrong: model.layers.0.self_attn has another gradient "
+            "of q_norm.weight once it is split",
+        ),
+        (
+            tasks.llama,
+            {"model.layers.*.self_attn.q_proj": "col", "model.layers.*.self_attn.o_proj": "row"},
+            "the plan for LlamaForCausalLM is wrong: model.layers.0.self_attn has another "
+            "output once it is split",
         ),
     ],
 )

@@ -8,9 +8,9 @@ from typing import Any
 from stoker.core.errors import check_count
 from stoker.parallel.pipeline.stage_plan import check_kind, microbatches_for
 
-SIZES = ("replicate", "shard", "tensor", "pipeline")
+SIZES = ("replicate", "shard", "tensor", "pipeline", "context")
 
-MESH_ORDER = ("pipeline", "replicate", "shard", "tensor")
+MESH_ORDER = ("pipeline", "replicate", "context", "shard", "tensor")
 """The dimensions in the order in which they number the processes, the last one fastest."""
 
 _OPTIONS = {
@@ -18,6 +18,7 @@ _OPTIONS = {
     "tensor": ("plan",),
     "pipeline": ("sequence", "split", "schedule", "microbatches", "virtual"),
     "replicate": ("unused",),
+    "context": (),
 }
 """The options of each dimension."""
 
@@ -31,6 +32,10 @@ _COMBINATIONS = (
     {"pipeline", "replicate", "shard"},
     {"pipeline", "replicate", "tensor"},
     {"pipeline", "shard", "tensor"},
+    {"replicate", "shard", "tensor"},
+    {"context", "replicate"},
+    {"context", "shard"},
+    {"context", "tensor"},
 )
 
 
@@ -53,15 +58,17 @@ class Layout:
         Layout(shard=2, tensor=2)       each layer split in 2, each half in 2 shards
         Layout(pipeline=2)              2 stages, one after the other
         Layout(pipeline=2, tensor=2)    2 stages, each layer split in 2
+        Layout(context=2)               each sequence in 2 parts
         Layout(replicate=-1, logical_ranks=8)    the arithmetic of 8 ranks, on 1 to 8 processes
 
-    One of the four sizes may be -1, to fill the processes that the job has.
+    One of the sizes may be -1, to fill the processes that the job has.
 
     Args:
         replicate: the number of copies of the model; each reads its own shard of every batch.
         shard: the number of shards of parameters, gradients and optimizer state.
         tensor: the number of processes that each layer is split over.
         pipeline: the number of processes that the stages of the model are spread over.
+        context: the number of processes that each sequence is split over.
         blocks: for shard: the modules that are gathered one at a time, such as "blocks.*"; by
             default the longest list of modules of one class.
         reshard: for shard: free gathered parameters after the forward pass and gather them again
@@ -93,6 +100,7 @@ class Layout:
     shard: int = 1
     tensor: int = 1
     pipeline: int = 1
+    context: int = 1
     blocks: str | None = None
     reshard: bool = True
     offload: bool = False
@@ -141,7 +149,7 @@ class Layout:
 
         Args:
             rank: a process of the job, whose size must be filled.
-            dims: some of "pipeline", "replicate", "shard" and "tensor".
+            dims: some of "pipeline", "replicate", "context", "shard" and "tensor".
         """
         place, step, found = rank, 1, [0]
         for dim in reversed(MESH_ORDER):

@@ -166,6 +166,10 @@ class Distributed(ParallelModel):
             from stoker.parallel.tensor.split import split_layers  # slow to import
 
             split_layers(model, self._mesh["tensor"], layout.plan)
+        if layout.context > 1:
+            from stoker.parallel.context import split_sequence  # slow to import
+
+            split_sequence(model, self._mesh.get_group("context"))
         stages: list[nn.Module] = [model]
         if layout.pipeline > 1:
             self.stages = split_model(
@@ -179,14 +183,13 @@ class Distributed(ParallelModel):
         if layout.shard > 1:
             from stoker.parallel.shards import FSDPSync  # slow to import
 
-            dims = tuple(name for name in ("replicate", "shard") if name in self._dims)
+            dims = tuple(n for n in ("replicate", "context", "shard") if n in self._dims)
             return FSDPSync(model, stages, self._mesh[dims], layout)
         trained = any(parameter.requires_grad for parameter in model.parameters())
         if self._only_replicates and one_optimizer and trained:
             return DDPSync(model, self._mesh.get_group("replicate"), unused=layout.unused)
-        if layout.replicate > 1:
-            return AllReduceSync(model, self._mesh.get_group("replicate"))
-        return GradientSync()
+        copies = tuple(name for name in ("replicate", "context") if name in self._dims)
+        return AllReduceSync(model, self._group(copies)) if copies else GradientSync()
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the forward pass of the model as it runs in this process."""

@@ -2,20 +2,28 @@
 
     col      split the output features and leave the output split, for the "row" that follows
     col:N    the same for a layer whose output is N equal parts side by side, such as q, k and v
+    repeat:N the same for a layer with N heads, fewer than processes: some compute the same head
     row      split the input features; the output is summed up and complete
     gather   split the output features and gather the complete output: a head of scores
     embed    split the rows of an embedding; the output is complete
     share    pass the input of a module to all split layers in it; its gradient is summed up once
-    divide   divide a number of a module, such as its count of heads, by the number of processes
+    sum      keep a module between a "col" and a "row", such as a norm of single heads, on every
+             process, and sum up the gradients of its parameters
+    experts  split each expert of a mixture that is stored in the tensors `gate_up_proj` and
+             `down_proj`, as in transformers
+    divide   divide a number of a module, such as its count of heads, by the number of processes;
+             divide:N divides it by N
 
 A layer is an `nn.Linear`, or a `Conv1D` of transformers' GPT-2, which is a linear layer with a
-transposed weight; "embed" takes an `nn.Embedding`.
+transposed weight. "embed" takes an `nn.Embedding`, and so does "col", for a table with one column
+per head.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +39,10 @@ from torch.distributed.tensor import (
 )
 from torch.nn import functional
 
-OPERATIONS = ("col", "row", "gather", "embed", "share", "divide")
+OPERATIONS = ("col", "row", "gather", "embed", "share", "divide", "sum", "repeat", "experts")
+
+EXPERTS = {"gate_up_proj": 1, "down_proj": 2}
+"""The dimension that "experts" splits, for each parameter."""
 
 
 def is_layer(thing: object) -> bool:
@@ -53,22 +64,64 @@ def features(module: nn.Module, operation: str) -> int:
 
 def weight_dim(module: nn.Module, operation: str) -> int:
     """Return the dimension of the weight that the operation splits."""
-    return int((operation == "row") != _is_transposed(module))
+    table = isinstance(module, nn.Embedding) and operation == "col"
+    return int((operation == "row") != (_is_transposed(module) or table))
+
+
+def is_table(thing: object) -> bool:
+    """Return whether it is an embedding whose columns "col" can split."""
+    return is_embedding(thing) and type(thing).forward is nn.Embedding.forward
+
+
+def are_experts(thing: object) -> bool:
+    """Return whether it is a module that "experts" can split."""
+    if not isinstance(thing, nn.Module):
+        return False
+    shapes = {name: parameter.shape for name, parameter in thing.named_parameters()}
+    if shapes.keys() != EXPERTS.keys() or any(len(shape) != 3 for shape in shapes.values()):
+        return False
+    (count, both, width), down = shapes["gate_up_proj"], shapes["down_proj"]
+    return (count, width, both) == (down[0], down[1], 2 * down[2])
 
 
 def split(module: nn.Module, operation: str, parts: int, mesh: DeviceMesh) -> None:
     """Apply an operation to a module."""
     if operation == "share":
-        module.register_forward_pre_hook(partial(_share_input, mesh), with_kwargs=True)
+        # a function is not copied with the module; a mesh cannot be
+        module.register_forward_pre_hook(lambda *a: _share_input(mesh, *a), with_kwargs=True)
         return
-    distribute_module(
-        module, mesh, partial(_split_parameters, operation), *_input_and_output_fn(operation, parts)
-    )
+    forward = _forward(module, operation, parts, mesh)
+    if operation != "sum":
+        functions = (None, None) if forward else _input_and_output_fn(operation)
+        distribute_module(module, mesh, partial(_split_parameters, operation), *functions)
+    if forward is not None:
+        module.forward = MethodType(forward, module)
+
+
+def _forward(
+    module: nn.Module, operation: str, parts: int, mesh: DeviceMesh
+) -> Callable[..., Any] | None:
+    """Return the method that replaces the forward pass of the module; None if its own remains."""
+    own: Any = type(module).forward
+    if "forward" in vars(module):
+        given = module.forward
+
+        def own(_: nn.Module, *args: Any, **options: Any) -> Any:
+            return given(*args, **options)
+
     coordinate = (mesh.get_local_rank(), mesh.size())
-    if operation == "embed":
-        module.forward = MethodType(partial(_look_up, coordinate=coordinate), module)
-    elif parts > 1:
-        module.forward = MethodType(partial(_packed, parts=parts, coordinate=coordinate), module)
+    packed = operation == "col" and parts > 1
+    replacements: dict[str, Callable[..., Any]] = {
+        "embed": lambda self, tokens: _look_up(self, tokens, own, coordinate),
+        "sum": lambda self, *args, **options: _summed(self, own, mesh, args, options),
+        "experts": lambda self, *args: _experts(self, own, mesh, coordinate, args),
+        "repeat": lambda self, x: _packed(self, x, partial(_head, parts, coordinate)),
+    }
+    if packed:
+        return lambda self, x: _packed(self, x, partial(_columns, parts, coordinate))
+    if operation == "col" and isinstance(module, nn.Embedding):
+        return _columns_of_table
+    return replacements.get(operation)
 
 
 def _is_transposed(module: object) -> bool:
@@ -82,16 +135,15 @@ def _weight(module: nn.Module) -> Tensor:
 
 def _split_parameters(operation: str, _: str, module: nn.Module, mesh: DeviceMesh) -> None:
     for name, parameter in [*module.named_parameters(recurse=False)]:
-        dim = weight_dim(module, operation) if name == "weight" else 0
+        dim = weight_dim(module, operation) if name == "weight" else EXPERTS.get(name, 0)
         replicated = name != "weight" and operation == "row"
-        split = distribute_tensor(parameter, mesh, [Replicate() if replicated else Shard(dim)])
+        placement = Replicate() if replicated else Shard(dim)  # all processes have the same values
+        split = distribute_tensor(parameter, mesh, [placement], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(split, parameter.requires_grad))
 
 
-def _input_and_output_fn(operation: str, parts: int) -> tuple[Any, Any]:
+def _input_and_output_fn(operation: str) -> tuple[Any, Any]:
     """Return the input and output functions of the module, for `distribute_module`."""
-    if operation == "embed" or parts > 1:
-        return None, None
     before: Placement = Shard(-1) if operation == "row" else Replicate()
     after: Placement = Shard(-1) if operation == "col" else Replicate()
     return partial(_enter, before), partial(_leave, after)
@@ -120,39 +172,129 @@ def _leave(placement: Placement, _: nn.Module, output: DTensor, mesh: DeviceMesh
     return output.redistribute(placements=[placement]).to_local()
 
 
-def _look_up(self: nn.Embedding, tokens: Tensor, coordinate: tuple[int, int]) -> Tensor:
+def _look_up(
+    self: nn.Embedding, tokens: Tensor, forward: Callable[..., Any], coordinate: tuple[int, int]
+) -> Tensor:
     """Look up the tokens whose rows this process has; the sum over processes is the output."""
     assert isinstance(self.weight, DTensor)
     rank, size = coordinate
-    rows = self.weight.to_local()
+    mesh, rows = self.weight.device_mesh, self.weight.to_local()
     local = tokens - rank * math.ceil(self.num_embeddings / size)
     is_local = (local >= 0) & (local < len(rows))
-    vectors = functional.embedding(local.where(is_local, 0), rows) * is_local.unsqueeze(-1)
-    if self.padding_idx is not None:  # its row is not trained
-        vectors = vectors.where((tokens != self.padding_idx).unsqueeze(-1), vectors.detach())
-    parts = DTensor.from_local(vectors, self.weight.device_mesh, [Partial()], run_check=False)
-    return parts.redistribute(placements=[Replicate()]).to_local()
+    padding, self.padding_idx = self.padding_idx, None  # it is a number of the complete table
+    try:
+        found = _with_parameters(self, {"weight": rows}, forward, (local.where(is_local, 0),))
+    finally:
+        self.padding_idx = padding
+    vectors = found * is_local.unsqueeze(-1)
+    if padding is not None:  # its row is not trained
+        vectors = vectors.where((tokens != padding).unsqueeze(-1), vectors.detach())
+    return _sum_up(vectors, mesh)
 
 
-def _packed(self: nn.Module, x: Tensor, parts: int, coordinate: tuple[int, int]) -> Tensor:
-    """Return this process's share of each part of the output, side by side.
+def _columns_of_table(self: nn.Embedding, index: Tensor) -> Tensor:
+    """Look up this process's columns of a table."""
+    assert isinstance(self.weight, DTensor)
+    return functional.embedding(index, self.weight.to_local(), self.padding_idx)
+
+
+def _summed(
+    self: nn.Module,
+    forward: Callable[..., Any],
+    mesh: DeviceMesh,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    """Run a module whose parameters have another gradient in each process; their sum counts."""
+    own = {name: p for name, p in self._parameters.items() if p is not None}
+    summed = {name: _sum_gradient(parameter, mesh) for name, parameter in own.items()}
+    return _with_parameters(self, summed, forward, args, options)
+
+
+def _experts(
+    self: nn.Module,
+    forward: Callable[..., Any],
+    mesh: DeviceMesh,
+    coordinate: tuple[int, int],
+    args: tuple[Any, ...],
+) -> Tensor:
+    """Run this process's share of each expert; the sum over processes is the output."""
+    both, down = self.gate_up_proj, self.down_proj
+    assert isinstance(both, DTensor)
+    assert isinstance(down, DTensor)
+    local = {
+        "gate_up_proj": _local_part(both, partial(_columns, 2, coordinate, dim=1)),
+        "down_proj": down.to_local(),
+    }
+    exact = args[0].dtype  # routers compute in float32, but sums of gradients in it would differ
+    entered = tuple(
+        _sum_gradient(a.to(torch.promote_types(a.dtype, exact)), mesh) if _is_float(a) else a
+        for a in args
+    )
+    return _sum_up(_with_parameters(self, local, forward, entered), mesh)
+
+
+def _packed(self: nn.Module, x: Tensor, pick: Callable[..., Tensor]) -> Tensor:
+    """Return the output for the features that ``pick`` chooses for this process.
 
     The weight is sharded evenly, like any other, and gathered at each use: this sends less than
     gathering activations once a batch has more tokens than the layer has features.
     """
     assert isinstance(self.weight, DTensor)
     dim = weight_dim(self, "col")
-    weight = _local_columns(self.weight, dim, parts, coordinate)
-    bias = (
-        _local_columns(self.bias, 0, parts, coordinate) if isinstance(self.bias, DTensor) else None
-    )
+    weight = _local_part(self.weight, partial(pick, dim=dim))
+    bias = _local_part(self.bias, partial(pick, dim=0)) if isinstance(self.bias, DTensor) else None
     replicated = _enter(Replicate(), self, (x,), self.weight.device_mesh)
     x = replicated.to_local(grad_placements=[Partial()])
     return functional.linear(x, weight.mT if dim else weight, bias)
 
 
-def _local_columns(split: DTensor, dim: int, parts: int, coordinate: tuple[int, int]) -> Tensor:
-    rank, size = coordinate
+def _local_part(split: DTensor, pick: Callable[[Tensor], Tensor]) -> Tensor:
+    """Gather a parameter and return what this process uses of it."""
     full = split.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+    return pick(full)
+
+
+def _columns(parts: int, coordinate: tuple[int, int], full: Tensor, dim: int) -> Tensor:
+    """Return this process's share of each part, side by side."""
+    rank, size = coordinate
     shares = torch.unflatten(full, dim, (parts, size, -1))
     return shares.select(dim + 1, rank).flatten(dim, dim + 1)
+
+
+def _head(heads: int, coordinate: tuple[int, int], full: Tensor, dim: int) -> Tensor:
+    """Return the head that this process uses."""
+    rank, size = coordinate
+    return torch.unflatten(full, dim, (heads, -1)).select(dim, rank * heads // size)
+
+
+def _sum_gradient(x: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the tensor; its gradient is summed up over the processes."""
+    replicated = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    return replicated.to_local(grad_placements=[Partial()])
+
+
+def _sum_up(x: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the sum of a tensor over the processes."""
+    parts = DTensor.from_local(x, mesh, [Partial()], run_check=False)
+    return parts.redistribute(placements=[Replicate()]).to_local()
+
+
+def _with_parameters(
+    module: nn.Module,
+    values: Mapping[str, Tensor],
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run a forward pass with other tensors in place of the module's own parameters."""
+    held = dict(module._parameters)
+    module._parameters.update(cast("Mapping[str, nn.Parameter]", values))
+    try:
+        return forward(module, *args, **options or {})
+    finally:
+        module._parameters.update(held)
+
+
+def _is_float(thing: object) -> bool:
+    return isinstance(thing, Tensor) and thing.is_floating_point()

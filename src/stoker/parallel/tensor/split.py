@@ -2,28 +2,33 @@
 
 import math
 import re
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stoker.core.errors import did_you_mean
+from stoker.parallel.rank_draws import RankDraws, has_dropout
+from stoker.parallel.tensor import verify
+from stoker.parallel.tensor.model_plans import Plan, head_size
 from stoker.parallel.tensor.plan_ops import (
+    EXPERTS,
     OPERATIONS,
+    are_experts,
     features,
     is_embedding,
     is_layer,
+    is_table,
     split,
     weight_dim,
 )
-from stoker.parallel.tensor.ready_plans import Plan, as_pattern, ready_plan, targets
-
-Operations: TypeAlias = dict[str, tuple[str, int]]
-"""For each layer name, the operation and the number of parts side by side in the layer."""
+from stoker.parallel.tensor.ready_plans import as_pattern, ready_plans, targets
+from stoker.parallel.tensor.verify import Operations
 
 
 def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") -> None:
@@ -33,6 +38,9 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
     DTensors; all others stay plain, and equal on all processes as long as these read the same
     batches and draw the same random numbers.
 
+    If the model offers a batch to try (`dummy_inputs` of transformers), the plan is checked by
+    values before it is applied: see `verify`.
+
     Args:
         model: the model; its names do not change.
         mesh: a mesh of one dimension.
@@ -40,28 +48,53 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
             ``{"blocks.*.attn.q": "col", "blocks.*.attn.o": "row"}``, or the name of a ready plan.
 
     Raises:
-        ValueError: the plan does not fit the model or the number of processes; nothing is changed.
+        ValueError: the plan does not fit the model or the number of processes, or computes other
+            values; nothing is changed.
     """
-    operations = check_plan(model, mesh.size(), plan)
-    modules = dict(model.named_modules())
-    ties = _ties(model)
-    for name, (operation, parts) in operations.items():
-        if operation == "divide":
-            module, attribute = _owner(model, name)
-            setattr(module, attribute, getattr(module, attribute) // mesh.size())
-        else:
-            split(modules[name], operation, parts, mesh)
-    _tie(modules, ties)
-    _broadcast_unsplit(model, mesh)
+    candidates = _candidates(model, mesh.size(), plan)
+    _broadcast(model, mesh)
+    example = verify.run_example(model)
+    if example is None and plan == "auto" and hasattr(model, "dummy_inputs"):
+        raise ValueError(
+            f"the plan for {type(model).__name__} cannot be tried, because the model does not run "
+            "with its dummy_inputs: pass a plan of your own"
+        )
+    operations = (
+        candidates[0] if example is None else _first_right(model, mesh, candidates, example)
+    )
+    _apply(mesh, model, operations)
+    _separate_draws(model, mesh.get_local_rank(), operations)
+    if example is not None:
+        verify.check_output(model, example)
 
 
 def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> Operations:
-    """Return the operations that `split_layers` would apply on that many processes.
+    """Return the operations that `split_layers` would try first on that many processes.
 
     Raises:
         ValueError: the plan does not fit the model or the number of processes.
     """
-    operations = _resolve(model, ready_plan(model, plan) if isinstance(plan, str) else plan)
+    return _candidates(model, processes, plan)[0]
+
+
+def _candidates(model: nn.Module, processes: int, plan: Plan | str) -> list[Operations]:
+    """Return what plans do with the model: those that fit its shapes, most likely first."""
+    found: list[Operations] = []
+    errors = []
+    for one in [plan] if isinstance(plan, Mapping) else ready_plans(model, processes, plan):
+        try:
+            operations = _checked(model, processes, one)
+        except ValueError as error:
+            errors.append(error)
+            continue
+        found += [operations] if operations not in found else []
+    if not found:
+        raise errors[0]
+    return found
+
+
+def _checked(model: nn.Module, processes: int, plan: Plan) -> Operations:
+    operations = _resolve(model, plan)
     for name, (operation, parts) in operations.items():
         _check(model, name, operation, parts, processes)
     _check_pairs(operations)
@@ -70,12 +103,62 @@ def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> O
     return operations
 
 
+def _first_right(
+    model: nn.Module, mesh: DeviceMesh, candidates: list[Operations], example: verify.Example
+) -> Operations:
+    faults = []
+    for operations in candidates:
+        apply = partial(_apply, mesh)
+        fault = verify.find_fault(model, operations, apply, example, mesh.get_group())
+        if fault is None:
+            return operations
+        faults.append(fault)
+    raise ValueError(
+        f"the plan for {type(model).__name__} is wrong: {faults[0]}; pass another plan, or leave "
+        "out the layers in it"
+    )
+
+
+def _apply(mesh: DeviceMesh, model: nn.Module, operations: Operations) -> None:
+    modules = dict(model.named_modules())
+    ties = _ties(model)
+    for name, (operation, parts) in operations.items():
+        if operation == "divide":
+            module, attribute = _owner(model, name)
+            by = parts if parts > 1 else mesh.size()
+            setattr(module, attribute, getattr(module, attribute) // by)
+        else:
+            split(modules[name], operation, parts, mesh)
+    _tie(modules, ties)
+
+
+def _separate_draws(model: nn.Module, rank: int, operations: Operations) -> None:
+    """Let each process draw other random numbers between a "col" and its "row"."""
+    draws = RankDraws(rank)
+    split = [name for name, (operation, _) in operations.items() if operation in ("col", "repeat")]
+
+    def begin(module: nn.Module, _: Any, output: Tensor) -> None:
+        if module.training:
+            draws.begin(output.device)
+
+    for row in (name for name, (operation, _) in operations.items() if operation == "row"):
+        region = verify.enclosing(row, split)
+        if not has_dropout(model.get_submodule(region)):
+            continue
+        for name in (name for name in split if name.startswith(f"{region}.".lstrip("."))):
+            model.get_submodule(name).register_forward_hook(begin)
+        model.get_submodule(row).register_forward_pre_hook(lambda *_: draws.end())
+
+
+_WITH_NUMBER = r"(col|repeat|divide):[1-9]\d*"
+
+
 def _resolve(model: nn.Module, plan: Plan) -> Operations:
     """Return the operation for every name that a pattern of the plan matches."""
-    operations: Operations = {}
+    operations: dict[str, tuple[str, int]] = {}
     for pattern, given in plan.items():
         operation, _, parts = given.partition(":")
-        if given not in OPERATIONS and not re.fullmatch(r"col:[1-9]\d*", given):
+        if given not in OPERATIONS and not re.fullmatch(_WITH_NUMBER, given):
             hint = did_you_mean(operation, OPERATIONS) if operation not in OPERATIONS else ""
             raise ValueError(
                 f"the plan has {given!r} for {pattern!r}, which is not an operation{hint} "
@@ -101,28 +184,46 @@ def _check(model: nn.Module, name: str, operation: str, parts: int, size: int) -
     )
     if not is_expected(thing):
         raise ValueError(f'{name} is {_describe(thing)}, expected {expected} for "{operation}"')
-    if operation == "share":
+    if operation in ("share", "sum"):
         return
     if operation in ("embed", "gather"):  # may be uneven, since the output is complete
         rows = features(thing, operation)
         if math.ceil(rows / size) * (size - 1) >= rows:
             raise ValueError(f"{name} has {rows} rows, too few for {size} processes")
         return
-    count = thing if operation == "divide" else features(thing, operation)
-    head = getattr(owner, "head_dim", None) if operation != "divide" else None
-    if count % (size * parts):
-        width = f"{count} wide" + (f" in {parts} parts" if parts > 1 else "")
-    elif isinstance(head, int) and count // parts % (head * size):
-        width = f"{count // parts / head:g} heads wide"
+    width = _odd_width(thing, operation, parts, size, owner)
+    if width is not None:
+        raise ValueError(f"{name} is {width}, which does not divide evenly by {size} processes")
+
+
+def _odd_width(thing: Any, operation: str, parts: int, size: int, owner: nn.Module) -> str | None:
+    """Describe the width of a layer or number if it cannot be split evenly."""
+    if operation == "experts":
+        count = int(thing.down_proj.shape[-1])
     else:
-        return
-    raise ValueError(f"{name} is {width}, which does not divide evenly by {size} processes")
+        count = thing if operation == "divide" else features(thing, operation)
+    if operation == "repeat":
+        return f"{parts} heads wide" if count % parts or size % parts else None
+    if operation == "divide" and parts > 1:
+        size, parts = parts, 1
+    if count % (size * parts):
+        return f"{count} wide" + (f" in {parts} parts" if parts > 1 else "")
+    head = head_size(owner) if operation in ("col", "row") and is_layer(thing) else None
+    if head is not None and count // parts % (head * size):
+        return f"{count // parts / head:g} heads wide"
+    return None
 
 
 _EXPECTED: dict[str, tuple[Callable[[object], bool], str]] = {
+    "col": (
+        lambda thing: is_layer(thing) or is_table(thing),
+        "a Linear, a Conv1D of transformers or an Embedding",
+    ),
     "share": (lambda thing: isinstance(thing, nn.Module), "a module"),
+    "sum": (lambda thing: isinstance(thing, nn.Module), "a module"),
     "divide": (lambda thing: isinstance(thing, int), "an integer"),
     "embed": (is_embedding, "an Embedding without max_norm, sparse or scale_grad_by_freq"),
+    "experts": (are_experts, "a module with gate_up_proj and down_proj"),
 }
 
 
@@ -149,35 +250,44 @@ def _ties(model: nn.Module) -> list[list[str]]:
 
 
 def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> None:
-    def split_dim(name: str) -> int | None:
-        layer, _, parameter = name.rpartition(".")
-        operation, _ = operations.get(layer, ("share", 1))
-        if operation == "share":
-            return None
-        return weight_dim(model.get_submodule(layer), operation) if parameter == "weight" else 0
-
-    if len({split_dim(name) for name in names}) > 1:
+    dims = {split_dim(model, operations, name) for name in names}
+    if len(dims) == 2 and None in dims:  # some modules hold a parameter for a layer within them
+        split = [n for n in names if split_dim(model, operations, n) is not None]
+        held = [n.rpartition(".")[0] for n in names if n not in split]
+        dims -= {None} if all(any(s.startswith(f"{h}.") for s in split) for h in held) else set()
+    if len(dims) > 1:
         raise ValueError(
             f"{' and '.join(names)} are one parameter: the plan must split these layers in the "
             "same dimension, or none of them"
         )
 
 
+def split_dim(model: nn.Module, operations: Operations, name: str) -> int | None:
+    """Return the dimension in which operations split a parameter; None if they do not."""
+    layer, _, parameter = name.rpartition(".")
+    operation, _ = operations.get(layer, ("share", 1))
+    if operation in ("share", "sum") or (operation == "row" and parameter != "weight"):
+        return None
+    if operation == "experts":
+        return EXPERTS[parameter]
+    return weight_dim(model.get_submodule(layer), operation) if parameter == "weight" else 0
+
+
 def _tie(modules: dict[str, nn.Module], ties: list[list[str]]) -> None:
-    for first, *others in ties:
-        module, _, name = first.rpartition(".")
-        parameter = modules[module].get_parameter(name)
-        for other in others:
-            module, _, name = other.rpartition(".")
-            modules[module].register_parameter(name, parameter)
+    for names in ties:
+        owners = [(modules[module], name) for module, _, name in (n.rpartition(".") for n in names)]
+        found = [module.get_parameter(name) for module, name in owners]
+        chosen = next((p for p in found if isinstance(p, DTensor)), found[0])
+        for module, name in owners:
+            module.register_parameter(name, chosen)
 
 
 @torch.no_grad()
-def _broadcast_unsplit(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Copy parameters and buffers that are not split from the first process."""
+def _broadcast(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Copy parameters and buffers from the first process."""
     group = mesh.get_group()
     for tensor in (*model.parameters(), *model.buffers()):
-        if not isinstance(tensor, DTensor):
+        if not tensor.is_meta:
             sent = tensor.contiguous()
             dist.broadcast(sent, group=group, group_src=0)
             tensor.copy_(sent)

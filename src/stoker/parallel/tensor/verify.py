@@ -1,0 +1,302 @@
+"""Check by values that a plan is right: split modules against unsplit ones, in float64."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from stoker.core.tree import map_tensors, tensors
+
+Operations: TypeAlias = Mapping[str, tuple[str, int]]
+"""For each layer name, the operation and the number of parts side by side in the layer."""
+
+_PLAIN = (nn.Linear, nn.Embedding)
+
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""The error of the outputs of a model that is still due to rounding, relative to the largest."""
+
+
+@dataclass
+class Example:
+    """A forward pass of the unsplit model: what its modules took, and what it returned.
+
+    Args:
+        inputs: keyword arguments of the model.
+        calls: by module name, the arguments of its first call.
+        output: the first tensor that the model returned.
+    """
+
+    inputs: dict[str, Any]
+    calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    output: Tensor | None = None
+
+
+def run_example(model: nn.Module, least: int = 1) -> Example | None:
+    """Run a small batch through the model, in evaluation mode; None if that is not possible.
+
+    A model of transformers offers `dummy_inputs`, or takes images of the size in its config.
+
+    Args:
+        model: the unsplit model.
+        least: the least number of tokens in a sample.
+    """
+    inputs = _example_inputs(model, least)
+    if inputs is None:
+        return None
+    found = Example(inputs)
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Any, options: Any) -> None:
+            found.calls.setdefault(name, _detached((args, options)))
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(note(name), with_kwargs=True)
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        with _evaluating(model):
+            found.output = next(tensors(_values(model(**inputs)))).detach()
+    except Exception:  # the model takes other inputs
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def check_output(model: nn.Module, example: Example) -> None:
+    """Check that the split model returns what the unsplit one did.
+
+    Raises:
+        ValueError: it does not.
+    """
+    expected = example.output
+    if expected is None or expected.dtype not in _TOLERANCE:
+        return
+    with _evaluating(model), torch.no_grad():
+        found = next(tensors(_values(model(**example.inputs))))
+    error = _difference(found, expected)
+    if error > _TOLERANCE[expected.dtype]:
+        raise ValueError(
+            f"{type(model).__name__} returns other values after it was split: they differ by "
+            f"{error:.1e} of the largest one, so pass a plan of your own"
+        )
+
+
+def find_fault(
+    model: nn.Module,
+    operations: Operations,
+    apply: Callable[[nn.Module, Operations], None],
+    example: Example,
+    group: dist.ProcessGroup,
+) -> str | None:
+    """Return what is wrong with a plan; None if split modules compute what unsplit ones do.
+
+    A copy of one module of each kind is split, in float64. Its output, and the gradients of its
+    input and of its parameters, must be those of the unsplit one.
+
+    Args:
+        model: the unsplit model, with the same weights on all processes.
+        operations: the operations of the plan.
+        apply: splits a module by operations.
+        example: a forward pass of the model.
+        group: the processes that share layers; all of them must call it.
+    """
+    for root in _roots(model, operations):
+        local = {
+            name.removeprefix(f"{root}."): operation
+            for name, operation in operations.items()
+            if name.startswith(f"{root}.")
+        }
+        if root in operations:
+            local[""] = operations[root]
+        fault = _compare(model.get_submodule(root), local, apply, example.calls.get(root))
+        faults: list[str | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(faults, fault, group=group)
+        if found := next((fault for fault in faults if fault), None):
+            return f"{root} {found}"
+    return None
+
+
+def _compare(
+    module: nn.Module,
+    operations: Operations,
+    apply: Callable[[nn.Module, Operations], None],
+    call: tuple[Any, Any] | None,
+) -> str | None:
+    if call is None:
+        return "does not run in a forward pass of the model"
+    original = _exact_copy(module)
+    split = copy.deepcopy(original)
+    args, options = _exact_inputs(call, next(original.parameters()).device)
+    expected = _results(original, args, options)
+    try:
+        apply(split, operations)
+        found = _results(split, args, options)
+    except Exception as error:  # a model may raise anything for widths that it does not expect
+        return f"fails once it is split ({str(error).partition(chr(10))[0]})"
+    gradients = [value for name, value in expected.items() if name != "output" and value.numel()]
+    largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
+    for name, value in expected.items():
+        other, scale = found.get(name), None if name == "output" else largest
+        if other is None or value.shape != other.shape:
+            return f"has another {name} once it is split"
+        if not _difference(other, value, scale) < 1e-8:
+            return f"has another {name} once it is split"
+    return None
+
+
+def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
+    """Return the first output of a module, and the gradients of its inputs and parameters."""
+    leaves: list[Tensor] = []
+
+    def leaf(tensor: Tensor) -> Tensor:
+        made = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        leaves.extend([made] if made.requires_grad else [])
+        return made
+
+    args, options = map_tensors(leaf, (args, options))
+    output = next(tensors(_values(module(*args, **options))))
+    results = {"output": output.detach()}
+    if output.requires_grad:
+        weights = torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype, device=output.device)
+        (output * weights.view_as(output)).sum().backward()
+    for number, tensor in enumerate(leaves):
+        if tensor.grad is not None:
+            results[f"gradient of input {number}"] = tensor.grad
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            grad = parameter.grad
+            full = grad.full_tensor() if isinstance(grad, DTensor) else grad
+            results[f"gradient of {name}"] = full
+    return results
+
+
+def enclosing(name: str, others: Iterable[str]) -> str:
+    """Return the smallest module around a layer that has some of the others in it too."""
+    others = list(others)
+    while name and not any(other.startswith(f"{name}.") for other in others):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _roots(model: nn.Module, operations: Operations) -> list[str]:
+    """Return one module of each kind that contains the layers of a split completely.
+
+    They are the smallest modules around each "row" that have its "col" layers too, and layers that
+    do more than those of torch.
+    """
+    split = [name for name, (operation, _) in operations.items() if operation in ("col", "repeat")]
+    alone = ("experts", "embed", "gather")
+    roots = [name for name, (operation, _) in operations.items() if operation in alone]
+    roots = [name for name in roots if type(model.get_submodule(name)) not in _PLAIN]
+    rows = (name for name, (operation, _) in operations.items() if operation == "row")
+    roots += [enclosing(name, split) for name in rows]
+    kinds: dict[Any, list[set[Any]]] = {}
+    found = []
+    for root in filter(None, roots):
+        inside = {
+            (name.removeprefix(root), operation)
+            for name, operation in operations.items()
+            if f"{name}.".startswith(f"{root}.")
+        }
+        pattern = tuple("*" if part.isdigit() else part for part in root.split("."))
+        known = kinds.setdefault((type(model.get_submodule(root)), pattern), [])
+        if not any(inside <= other for other in known):
+            found.append(root)
+            known.append(inside)
+    return found
+
+
+def _example_inputs(model: nn.Module, least: int) -> dict[str, Any] | None:
+    parameter = next(model.parameters())
+    device, config = parameter.device, getattr(model, "config", None)
+    if getattr(model, "main_input_name", None) == "pixel_values":
+        size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+        if not isinstance(channels, int) or not isinstance(size, int | tuple | list):
+            return None
+        height, width = (size, size) if isinstance(size, int) else size
+        values = torch.linspace(-1, 1, 2 * channels * height * width).sin()
+        images = values.view(2, channels, height, width)
+        return {"pixel_values": images.to(device, parameter.dtype)}
+    given = getattr(model, "dummy_inputs", None)
+    if not isinstance(given, Mapping):
+        return None
+    vocabulary = getattr(config, "vocab_size", None)
+
+    def fit(tensor: Tensor) -> Tensor:
+        is_index = vocabulary is not None and not tensor.is_floating_point()
+        tensor = tensor % vocabulary if is_index else tensor
+        times = -(-least // tensor.shape[1]) if tensor.dim() > 1 else 1
+        return torch.cat([tensor] * times, 1).to(device) if times > 1 else tensor.to(device)
+
+    no_cache = {"use_cache": False} if hasattr(config, "use_cache") else {}
+    return {**map_tensors(fit, dict(given)), **no_cache}
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Within this context, the model is in evaluation mode, and random numbers are not used up."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _exact_copy(module: nn.Module) -> nn.Module:
+    """Return a copy in float64; parameters and buffers without values get some."""
+    made = copy.deepcopy(module)
+    if any(parameter.is_meta for parameter in module.parameters()):
+        made.to_empty(device="cpu")
+        for tensor in (*made.parameters(), *made.buffers()):
+            tensor.data.copy_(torch.linspace(-1, 1, tensor.numel()).sin().view_as(tensor))
+    for parameter in made.parameters():
+        parameter.grad = None
+    for config in {id(c): c for m in made.modules() if (c := getattr(m, "config", None))}.values():
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"  # others do not compute in float64
+    return made.double().eval()
+
+
+def _exact_inputs(call: tuple[Any, Any], device: torch.device) -> Any:
+    """Return the arguments of a call in float64; those without values get some."""
+
+    def exact(tensor: Tensor) -> Tensor:
+        wanted = tensor.requires_grad
+        if tensor.is_meta:
+            tensor = torch.linspace(0, 1, tensor.numel()).view(tensor.shape).to(tensor.dtype)
+        tensor = tensor.double() if tensor.is_floating_point() else tensor
+        return tensor.to(device).detach().requires_grad_(wanted)
+
+    return map_tensors(exact, call)
+
+
+def _detached(tree: Any) -> Any:
+    return map_tensors(lambda t: t.detach().requires_grad_(t.requires_grad), tree)
+
+
+def _values(output: Any) -> Any:
+    """Return what a module returned as a tree of tensors."""
+    return tuple(output.values()) if isinstance(output, Mapping) else output
+
+
+def _difference(found: Tensor, expected: Tensor, scale: float | None = None) -> float:
+    """Return the largest difference, relative to a scale or to the largest value expected."""
+    if found.is_meta or not expected.numel():
+        return 0.0
+    relative_to = float(expected.abs().max()) if scale is None else scale
+    return float((found - expected).abs().max()) / max(relative_to, 1e-12)
