@@ -77,7 +77,7 @@ def test_a_stock_model_trains_like_one_process(name, tied, layout, tmp_path):
     for found in ranks:
         check_weights(found[0], weights)
         assert found[1] == pytest.approx(losses, abs=1e-10)
-        torch.testing.assert_close(found[2], predicted, rtol=0, atol=1e-9)
+        torch.testing.assert_close(found[2], predicted, rtol=0, atol=1e-10)
     held = [number for found in ranks for number in found[3]]
     assert {*held} == moments.keys()
     for found in ranks:
