@@ -59,9 +59,11 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
             f"the plan for {type(model).__name__} cannot be tried, because the model does not run "
             "with its dummy_inputs: pass a plan of your own"
         )
-    operations = (
-        candidates[0] if example is None else _first_right(model, mesh, candidates, example)
-    )
+    operations = candidates[0]
+    if example is not None:
+        if plan == "auto":
+            candidates = [_used(operations, example) for operations in candidates]
+        operations = _first_right(model, mesh, candidates, example)
     _apply(mesh, model, operations)
     _separate_draws(model, mesh.get_local_rank(), operations)
     if example is not None:
@@ -101,6 +103,16 @@ def _checked(model: nn.Module, processes: int, plan: Plan) -> Operations:
     for names in _ties(model):
         _check_tie(model, operations, names)
     return operations
+
+
+def _used(operations: Operations, example: verify.Example) -> Operations:
+    """Return the operations without those for layers that did not run, which cannot be tried."""
+    return {
+        name: (operation, parts)
+        for name, (operation, parts) in operations.items()
+        if operation in ("embed", "gather")
+        or (name.rpartition(".")[0] if operation == "divide" else name) in example.calls
+    }
 
 
 def _first_right(
