@@ -262,9 +262,9 @@ def _ties(model: nn.Module) -> list[list[str]]:
 
 
 def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> None:
-    dims = {split_dim(model, operations, name) for name in names}
+    dims = {_split_dim(model, operations, name) for name in names}
     if len(dims) == 2 and None in dims:  # some modules hold a parameter for a layer within them
-        split = [n for n in names if split_dim(model, operations, n) is not None]
+        split = [n for n in names if _split_dim(model, operations, n) is not None]
         held = [n.rpartition(".")[0] for n in names if n not in split]
         dims -= {None} if all(any(s.startswith(f"{h}.") for s in split) for h in held) else set()
     if len(dims) > 1:
@@ -274,7 +274,7 @@ def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> No
         )
 
 
-def split_dim(model: nn.Module, operations: Operations, name: str) -> int | None:
+def _split_dim(model: nn.Module, operations: Operations, name: str) -> int | None:
     """Return the dimension in which operations split a parameter; None if they do not."""
     layer, _, parameter = name.rpartition(".")
     operation, _ = operations.get(layer, ("share", 1))
