@@ -131,7 +131,7 @@ class _Region:
         longest = max(self.lengths)
         sent = _padded(x.movedim(dim, 0), longest)
         found = sent.new_empty((self.size, *sent.shape))
-        dist.all_gather_into_tensor(found.flatten(0, 1), sent, group=self.group)
+        dist.all_gather_single(found.flatten(0, 1), sent, group=self.group)
         pieces = [piece[:length] for piece, length in zip(found, self.lengths, strict=True)]
         return torch.cat(pieces).movedim(0, dim)
 
@@ -140,7 +140,7 @@ class _Region:
         longest = max(self.lengths)
         sent = torch.cat([_padded(p, longest) for p in x.movedim(dim, 0).split(self.lengths)])
         found = sent.new_empty((longest, *sent.shape[1:]))
-        dist.reduce_scatter_tensor(found, sent, group=self.group)
+        dist.reduce_scatter_single(found, sent, group=self.group)
         return found[: self.lengths[self.rank]].movedim(0, dim)
 
 

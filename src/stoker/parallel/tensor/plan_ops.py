@@ -102,13 +102,8 @@ def _forward(
     module: nn.Module, operation: str, parts: int, mesh: DeviceMesh
 ) -> Callable[..., Any] | None:
     """Return the method that replaces the forward pass of the module; None if its own remains."""
-    own: Any = type(module).forward
-    if "forward" in vars(module):
-        given = module.forward
-
-        def own(_: nn.Module, *args: Any, **options: Any) -> Any:
-            return given(*args, **options)
-
+    given = vars(module).get("forward")  # of this instance alone
+    own: Any = type(module).forward if given is None else lambda _, *a, **k: given(*a, **k)
     coordinate = (mesh.get_local_rank(), mesh.size())
     packed = operation == "col" and parts > 1
     replacements: dict[str, Callable[..., Any]] = {

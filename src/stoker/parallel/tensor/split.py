@@ -59,9 +59,11 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
             f"the plan for {type(model).__name__} cannot be tried, because the model does not run "
             "with its dummy_inputs: pass a plan of your own"
         )
-    operations = (
-        candidates[0] if example is None else _first_right(model, mesh, candidates, example)
-    )
+    operations = candidates[0]
+    if example is not None:
+        if plan == "auto":
+            candidates = [_used(operations, example) for operations in candidates]
+        operations = _first_right(model, mesh, candidates, example)
     _apply(mesh, model, operations)
     _separate_draws(model, mesh.get_local_rank(), operations)
     if example is not None:
@@ -101,6 +103,16 @@ def _checked(model: nn.Module, processes: int, plan: Plan) -> Operations:
     for names in _ties(model):
         _check_tie(model, operations, names)
     return operations
+
+
+def _used(operations: Operations, example: verify.Example) -> Operations:
+    """Return the operations without those for layers that did not run, which cannot be tried."""
+    return {
+        name: (operation, parts)
+        for name, (operation, parts) in operations.items()
+        if operation in ("embed", "gather")
+        or (name.rpartition(".")[0] if operation == "divide" else name) in example.calls
+    }
 
 
 def _first_right(
@@ -250,9 +262,9 @@ def _ties(model: nn.Module) -> list[list[str]]:
 
 
 def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> None:
-    dims = {split_dim(model, operations, name) for name in names}
+    dims = {_split_dim(model, operations, name) for name in names}
     if len(dims) == 2 and None in dims:  # some modules hold a parameter for a layer within them
-        split = [n for n in names if split_dim(model, operations, n) is not None]
+        split = [n for n in names if _split_dim(model, operations, n) is not None]
         held = [n.rpartition(".")[0] for n in names if n not in split]
         dims -= {None} if all(any(s.startswith(f"{h}.") for s in split) for h in held) else set()
     if len(dims) > 1:
@@ -262,7 +274,7 @@ def _check_tie(model: nn.Module, operations: Operations, names: list[str]) -> No
         )
 
 
-def split_dim(model: nn.Module, operations: Operations, name: str) -> int | None:
+def _split_dim(model: nn.Module, operations: Operations, name: str) -> int | None:
     """Return the dimension in which operations split a parameter; None if they do not."""
     layer, _, parameter = name.rpartition(".")
     operation, _ = operations.get(layer, ("share", 1))
