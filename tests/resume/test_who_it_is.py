@@ -23,6 +23,7 @@ from stoker.cli.main import main
 from stoker.config import ConfigError, load
 from stoker.core.describe import Description
 from stoker.core.digest import array_text
+from stoker.engine.describe_model import describe_model
 from stoker.nn import lr as rates
 from stoker.rundir.identity import Identity
 from stoker.rundir.reader import RunReader
@@ -464,3 +465,23 @@ def test_a_later_fit_with_other_data_is_not_passed_off_as_the_one_before(tmp_pat
     with caplog.at_level(logging.WARNING):
         script(3)  # still another one than the one that was trained
     assert "fit 2 of the run in" in caplog.text
+
+
+class Scaled(torch.optim.SGD):
+    def __init__(self, parameters, scale):
+        super().__init__(parameters, lr=0.1)
+        self._scale, self.slow = scale, [one.detach().clone() for one in parameters]
+
+
+def described_training(gradient=1.0, update=1.0, scale=1.0):
+    model = nn.Linear(2, 1)
+    optimizer = Scaled(list(model.parameters()), scale)
+    model.weight.register_hook(lambda gradients: gradients * gradient)
+    optimizer.register_step_post_hook(lambda *_: update)
+    return describe_model(model, optimizer)
+
+
+@pytest.mark.parametrize("edit", ["gradient", "update", "scale"])
+def test_hooks_of_torch_and_settings_of_an_optimizer_are_part_of_a_run(edit):
+    assert described_training() == described_training()  # with other weights
+    assert described_training() != described_training(**{edit: 2.0})

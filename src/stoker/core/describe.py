@@ -38,7 +38,7 @@ from stoker.core.bytecode import (
 )
 from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.library_values import belongs_to_process
-from stoker.core.object_search import MODULE_HOOKS, RNGS, attributes
+from stoker.core.object_search import RNGS, attributes, hooks_of
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
@@ -363,11 +363,14 @@ class Description:
                 shown = attribute.strip("_")
                 if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
                     self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
-            for kind in MODULE_HOOKS:
-                for number, hook in enumerate(getattr(one, kind, {}).values()):
-                    if isinstance(hook, FunctionType):
-                        self._add(f"{path}.{kind.strip('_')}.{number}", hook, 3)
+            self.add_hooks(path, one)
             self._add_tensors(path, one, first, content=content)
+
+    def add_hooks(self, path: str, owner: Any) -> None:
+        """Describe the functions that torch calls around a module, a gradient or an update."""
+        for name, hook in hooks_of(owner):
+            if isinstance(hook, FunctionType):
+                self._add(f"{path}.{name}", hook, 3)
 
     def _add_tensors(
         self, path: str, module: nn.Module, first: dict[int, str], *, content: bool
@@ -379,6 +382,8 @@ class Description:
                 frozen = "" if parameter.requires_grad else ", frozen"
                 same = "" if tied == key else f", tied to {tied}"
                 self.put(key, f"{tensor_text(parameter, content=False)}{frozen}{same}")
+                if not same:
+                    self.add_hooks(key, parameter)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 small = buffer.numel() <= _SMALL_BUFFER and not name.startswith(
