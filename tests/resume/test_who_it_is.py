@@ -2,12 +2,17 @@
 
 import json
 import logging
+import operator
 import random
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from datetime import date, datetime
+from decimal import Decimal
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -291,6 +296,13 @@ def test_a_mapped_file_is_sampled_and_not_read(tmp_path, monkeypatch):
         [{"a": 1}, {"a": 2}],
         [{n: n for n in range(100)}, {n: -n for n in range(100)}],
         [{1, 2, 3}, {1, 2, 4}],
+        [MappingProxyType({"a": 1}), MappingProxyType({"a": 2})],
+        [Decimal("0.1"), Decimal("0.2")],
+        [date(2020, 1, 1), date(2020, 1, 2)],
+        [re.compile("a"), re.compile("a", re.IGNORECASE)],
+        [operator.itemgetter(0), operator.itemgetter(1)],
+        [operator.methodcaller("mul", other=1), operator.methodcaller("mul", other=2)],
+        [np.random.SeedSequence(1), np.random.SeedSequence(2)],
         [b"ab", b"ac"],
         [lambda x: x + 1, lambda x: x + 2],
         [nn.Dropout(0.1), nn.Dropout(0.2)],
@@ -332,7 +344,8 @@ def test_files_are_described_by_size_and_time(tmp_path, monkeypatch):
 
 def test_unseeded_generators_and_clocks_are_not_part_of_a_run():
     def one():
-        return [np.random.default_rng(), random.Random(), time.time(), time.perf_counter()]
+        generators = [np.random.default_rng(), np.random.SeedSequence(), random.Random()]
+        return [*generators, time.time(), time.perf_counter(), datetime.now(), date.today()]
 
     assert parts(one()) == parts(one())
 

@@ -10,15 +10,28 @@ only. It contains no addresses and does not depend on the order of sets. Objects
 described are recorded by their type.
 """
 
+import gc
+import operator
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -157,6 +170,7 @@ class Description:
             self.put(key, type(value).__qualname__.rpartition("<locals>.")[2])
 
     def _describe(self, key: str, value: Any, depth: int, skip: Set[str]) -> None:
+        value = _opened(value)
         text = self._leaf(value)
         if text is not _NOT_A_LEAF:
             self.put(key, text)
@@ -183,6 +197,8 @@ class Description:
             return self._scalar(str(value))
         if isinstance(value, np.ndarray) and value.dtype == object:
             return _NOT_A_LEAF
+        if type(value) in _SHOWN:
+            return _SHOWN[type(value)](value)
         for kinds, text in _LEAVES:
             if isinstance(value, kinds):
                 return text(value)
@@ -443,6 +459,28 @@ _LEAVES: list[tuple[Any, Callable[[Any], Plain]]] = [
     (ModuleType, _type_name),
 ]
 """How values without parts are described, by their types."""
+
+
+def _opened(value: Any) -> Any:
+    """Return what a view or a getter of Python consists of, any other value as it is."""
+    if type(value) is MappingProxyType:
+        return gc.get_referents(value)[0]
+    if type(value) in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
+        return list(value.__reduce__())
+    return value
+
+
+def _date_text(value: date) -> str:
+    return "a time" if _is_clock(time.mktime(value.timetuple())) else repr(value)
+
+
+_SHOWN: dict[type, Callable[[Any], Plain]] = {
+    **dict.fromkeys((Decimal, Fraction, timedelta), repr),
+    **dict.fromkeys((date, datetime), _date_text),
+    re.Pattern: lambda value: f"{value.pattern!r}, flags {value.flags}",
+    np.random.SeedSequence: lambda value: f"seed {seed_or_none(value.entropy)}",
+}
+"""How values of libraries are described whose attributes cannot be read."""
 
 
 def _is_clock(value: float) -> bool:
