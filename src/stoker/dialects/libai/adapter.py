@@ -3,6 +3,7 @@
 import logging
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -39,7 +40,7 @@ def adapted(hooks: Iterable[Any], base: type, trainer: Any, trainer_base: type) 
 def _adapter(hook: Any, name: str, owner: Any, points: list[str]) -> Adapter:
     made = Adapter(hook, name, same_on_all_ranks=True)
     for point in points:
-        made.place(point, point, lambda run, point=point: getattr(owner, point)())
+        made.place(point, point, partial(lambda point, run: getattr(owner, point)(), point))
     return made
 
 
