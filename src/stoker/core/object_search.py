@@ -194,7 +194,8 @@ class _Searcher:
         items: Iterable[tuple[Any, Any]] = enumerate(value)
         if isinstance(value, dict):
             items = dict.items(value)
-            if not all(isinstance(key, str | int) for key in dict.keys(value)):
+            first = itertools.islice(dict.keys(value), _MAX_OBJECTS)
+            if not all(isinstance(key, str | int) for key in first):
                 self.found.owners[path] = ValuesByPosition(value)
                 items = enumerate(dict.values(value))
         is_fixed = not isinstance(value, dict | list | deque)

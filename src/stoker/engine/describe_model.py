@@ -53,10 +53,12 @@ def _add_optimizer(
 ) -> None:
     found.add_type(key, optimizer)
     is_own = not is_library(type(optimizer).__module__)
+    weights = {one.shape for group in optimizer.param_groups for one in group["params"]}
     for name, value in attributes(optimizer).items():
         if name not in OF_OPTIMIZER and (is_own or not name.startswith("_")):
-            shapes = [describe(one) for one in tensors(value)]  # their content is that of weights
-            found.add(f"{key}.{name.strip('_')}", shapes or value)
+            is_copy = any(one.shape in weights for one in tensors(value))  # of weights, left out
+            shapes = [describe(one) for one in tensors(value)]
+            found.add(f"{key}.{name.strip('_')}", shapes if is_copy else value)
     found.add_hooks(key, optimizer)
     several = len(optimizer.param_groups) > 1
     for number, group in enumerate(optimizer.param_groups):
