@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import pytest
 import torch
@@ -19,11 +20,13 @@ from stoker import Engine, Trainer, hooks, load_weights
 from stoker.checkpoint import CheckpointError, Checkpoints
 from stoker.checkpoint.format.manifest import Manifest, _dump
 from stoker.checkpoint.format.tensor_file import TensorReader
+from stoker.cli.main import _parser as parser
 from stoker.cli.main import main
 from stoker.core.errors import CheckpointMismatchError
 from stoker.rundir.reader import RunReader
 from stoker.storage import LocalStorage
 
+cached_parser = cache(parser)  # to make it for each command takes a third of the time
 COUNT = int(os.environ.get("STOKER_FUZZ", "60"))
 BATCHES = max(10, COUNT // 100)
 HUGE = 10**30
@@ -358,6 +361,7 @@ def test_a_mutated_checkpoint_is_skipped_or_read_whatever_it_holds(
     finished, tmp_path, batch, monkeypatch
 ):
     monkeypatch.setattr("stoker.rundir.provenance.git_state", lambda: None)  # starts git
+    monkeypatch.setattr(sys.modules["stoker.cli.main"], "_parser", cached_parser)
     for number in range(batch, COUNT, BATCHES):
         root = tmp_path / str(number)
         (root / "outside").mkdir(parents=True)

@@ -45,7 +45,7 @@ from stoker.dialects.libai.evaluation import (
 )
 from stoker.dialects.libai.models import GraphBase
 from stoker.dialects.libai.optim import get_default_optimizer_params
-from stoker.dialects.libai.utils import distributed
+from stoker.dialects.libai.utils import checkpoint, distributed
 from stoker.dialects.libai.utils.checkpoint import Checkpointer
 from stoker.dialects.libai.utils.events import (
     EventStorage,
@@ -468,6 +468,11 @@ def test_load_weight_takes_weights_alone_and_names_what_does_not_fit(tmp_path, c
     trained_ones = Checkpointer(Net(16))
     trained_ones.load(tmp_path / "a" / "model_final")
     assert same_bits(weights, trained_ones.model.state_dict())
+
+
+def test_messages_about_weights_that_do_not_fit_name_them():
+    assert checkpoint.get_missing_parameters_message(["a.weight", "b"]).endswith("a.weight, b")
+    assert checkpoint.get_unexpected_parameters_message(["b"]) == "not used by the model: b"
 
 
 @pytest.mark.row("L17")

@@ -1,5 +1,6 @@
 """Jobs on Spark: they run, are started again, and end with a clear error."""
 
+import pickle
 import re
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 
 from stoker import RankFailed, launch
 from stoker.launch.launchers.spark import _ResultServer, send_result
-from stoker.launch.rank import RankResult, result_of
+from stoker.launch.rank import ImportPath, RankResult, result_of
 from support.launch import jobs
 from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 from support.processes import wait_until, wait_until_all_have_ended
@@ -83,7 +84,23 @@ def test_the_first_failure_is_distinguished_from_those_that_follow(sent, message
             monkeypatch.setenv("RANK", str(rank))
             send_result(failure, ("127.0.0.1", results.port), results.key)
         wait_until(lambda: len(results._found) == len(sent), "all results")
-        assert results.first_failure(2)[0].startswith(message)
+        assert results.first_failure(2, RuntimeError())[0].startswith(message)
+
+
+def test_a_worker_searches_modules_in_the_order_of_the_driver(tmp_path, monkeypatch):
+    """A package of a script with the name of one of Python's, such as "test", comes first."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "/lib/python"])
+    sent = pickle.dumps(ImportPath())
+    monkeypatch.setattr(sys, "path", ["/lib/spark.zip", "/lib/python"])
+    pickle.loads(sent)
+    assert sys.path == [str(tmp_path), "/lib/python", "/lib/spark.zip"]
+
+
+def test_if_no_task_has_sent_anything_the_error_of_spark_is_shown(capsys):
+    error = RuntimeError("ModuleNotFoundError: No module named 'mine'\n\tat org.apache.spark.X")
+    with _ResultServer() as results:
+        assert results.first_failure(1, error) == ("rank 0 died", 1)
+    assert capsys.readouterr().err == "ModuleNotFoundError: No module named 'mine'\n"
 
 
 def test_without_pyspark_the_message_says_what_to_install(monkeypatch):

@@ -82,6 +82,101 @@ def test_a_value_of_any_kind_comes_back_from_a_checkpoint(before, after):
     assert type(resumed.value) is type(after)
 
 
+class Counted:
+    count = 0
+
+
+class Mixed:
+    """Counts in an object, next to it in containers, and behind weak references."""
+
+    def __init__(self):
+        other = Counted()
+        self.kept = [other]
+        self.mixed_list, self.mixed_dict = [0, other], {"count": 0, "other": other}
+        self.by_object, self.by_tuple = {other: 0}, {(1, "a"): Counted()}
+        self.weak, self.by_weak = weakref.ref(other), weakref.WeakKeyDictionary({other: 0})
+
+    def change(self, by):
+        other = self.weak()
+        self.mixed_list[0] += by
+        self.mixed_dict["count"] += by
+        self.by_object[other] += by
+        self.by_tuple[1, "a"].count += by
+        self.by_weak[other] += by
+        other.count += by
+
+    def counts(self):
+        other = self.weak()
+        mixed = [self.mixed_list[0], self.mixed_dict["count"]]
+        return [*mixed, self.by_object[other], self.by_tuple[1, "a"].count, self.by_weak[other]]
+
+
+def test_numbers_next_to_objects_and_under_objects_as_keys_are_restored():
+    first, second = Mixed(), Mixed()
+    state = UserState(lambda: [("dataset", first)])
+    state.begin()
+    first.change(3)
+    tensors, values = flatten(state.capture())
+    state = UserState(lambda: [("dataset", second)])
+    state.begin()
+    state.restore(unflatten(tensors, json.loads(json.dumps(values))))
+    assert second.counts() == first.counts() == [3] * 5
+    assert second.weak().count == 3
+
+
+class CountingSGD(torch.optim.SGD):
+    """Keeps what it counts outside of its state."""
+
+    def __init__(self, parameters, lr, inner=None):
+        super().__init__(parameters, lr)
+        self._updates, self.inner = 0, inner
+
+    def step(self, closure=None):
+        self._updates += 1
+        return super().step(closure)
+
+
+class SavingSGD(CountingSGD):
+    """Saves it itself."""
+
+    def state_dict(self):
+        return super().state_dict() | {"updates": self._updates}
+
+
+def roots_of_optimizer(optimizer):
+    model = nn.Linear(1, 1)
+    made = optimizer(model.parameters(), 0.1)
+    trainer = Trainer(Engine(model, made, nn.MSELoss()), [])
+    return made, trainer._user_state
+
+
+def test_what_an_optimizer_counts_outside_of_its_state_is_restored():
+    optimizer, state = roots_of_optimizer(CountingSGD)
+    state.begin()
+    optimizer.step()
+    saved = state.capture()
+    again, state = roots_of_optimizer(CountingSGD)
+    state.begin()
+    state.restore(saved)
+    assert again._updates == 1
+
+
+@pytest.mark.parametrize("kind", [SavingSGD, torch.optim.Adam])
+def test_an_optimizer_that_saves_itself_is_not_searched(kind):
+    optimizer, state = roots_of_optimizer(kind)
+    state.begin()
+    optimizer.step()
+    assert state.capture() == []
+
+
+def test_an_optimizer_within_an_optimizer_that_does_not_save_it_is_reported(caplog):
+    other = torch.optim.Adam([nn.Parameter(torch.zeros(1))])
+    _, state = roots_of_optimizer(lambda held, lr: CountingSGD(held, lr, inner=other))
+    state.begin()
+    state.report_unsavable()
+    assert "optimizer.inner (Adam) changes during training and cannot be saved" in caplog.text
+
+
 def test_a_checkpoint_without_state_of_user_code_is_refused(tmp_path, monkeypatch):
     own = RunState.own
 

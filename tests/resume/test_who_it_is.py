@@ -2,12 +2,17 @@
 
 import json
 import logging
+import operator
 import random
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from datetime import date, datetime
+from decimal import Decimal
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -23,6 +28,7 @@ from stoker.cli.main import main
 from stoker.config import ConfigError, load
 from stoker.core.describe import Description
 from stoker.core.digest import array_text
+from stoker.engine.describe_model import describe_model
 from stoker.nn import lr as rates
 from stoker.rundir.identity import Identity
 from stoker.rundir.reader import RunReader
@@ -290,6 +296,13 @@ def test_a_mapped_file_is_sampled_and_not_read(tmp_path, monkeypatch):
         [{"a": 1}, {"a": 2}],
         [{n: n for n in range(100)}, {n: -n for n in range(100)}],
         [{1, 2, 3}, {1, 2, 4}],
+        [MappingProxyType({"a": 1}), MappingProxyType({"a": 2})],
+        [Decimal("0.1"), Decimal("0.2")],
+        [date(2020, 1, 1), date(2020, 1, 2)],
+        [re.compile("a"), re.compile("a", re.IGNORECASE)],
+        [operator.itemgetter(0), operator.itemgetter(1)],
+        [operator.methodcaller("mul", other=1), operator.methodcaller("mul", other=2)],
+        [np.random.SeedSequence(1), np.random.SeedSequence(2)],
         [b"ab", b"ac"],
         [lambda x: x + 1, lambda x: x + 2],
         [nn.Dropout(0.1), nn.Dropout(0.2)],
@@ -331,7 +344,8 @@ def test_files_are_described_by_size_and_time(tmp_path, monkeypatch):
 
 def test_unseeded_generators_and_clocks_are_not_part_of_a_run():
     def one():
-        return [np.random.default_rng(), random.Random(), time.time(), time.perf_counter()]
+        generators = [np.random.default_rng(), np.random.SeedSequence(), random.Random()]
+        return [*generators, time.time(), time.perf_counter(), datetime.now(), date.today()]
 
     assert parts(one()) == parts(one())
 
@@ -464,3 +478,23 @@ def test_a_later_fit_with_other_data_is_not_passed_off_as_the_one_before(tmp_pat
     with caplog.at_level(logging.WARNING):
         script(3)  # still another one than the one that was trained
     assert "fit 2 of the run in" in caplog.text
+
+
+class Scaled(torch.optim.SGD):
+    def __init__(self, parameters, scale):
+        super().__init__(parameters, lr=0.1)
+        self._scale, self.slow = scale, [one.detach().clone() for one in parameters]
+
+
+def described_training(gradient=1.0, update=1.0, scale=1.0):
+    model = nn.Linear(2, 1)
+    optimizer = Scaled(list(model.parameters()), scale)
+    model.weight.register_hook(lambda gradients: gradients * gradient)
+    optimizer.register_step_post_hook(lambda *_: update)
+    return describe_model(model, optimizer)
+
+
+@pytest.mark.parametrize("edit", ["gradient", "update", "scale"])
+def test_hooks_of_torch_and_settings_of_an_optimizer_are_part_of_a_run(edit):
+    assert described_training() == described_training()  # with other weights
+    assert described_training() != described_training(**{edit: 2.0})

@@ -9,6 +9,7 @@ import enum
 import itertools
 import multiprocessing
 import random
+import weakref
 from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -442,6 +443,23 @@ def _():
 COUNT = 0
 
 
+@kind("datasets", "counters next to objects in a dict, and behind weak references")
+def _():
+    class Counting(Points):
+        def __init__(self):
+            super().__init__()
+            self.other = PythonOrder()
+            self.table = {"reads": 0, "other": self.other}
+            self.weak = weakref.WeakKeyDictionary({self.other: 0})
+
+        def change(self, x, index):
+            self.table["reads"] += 1
+            self.weak[self.other] += 2
+            return x + 0.01 * (self.table["reads"] + self.weak[self.other])
+
+    return reading(Counting())
+
+
 @kind("datasets", "a transform with a global counter and generator")
 def _():
     def transform(x):
@@ -851,6 +869,47 @@ def _():
 
     model.linear.register_forward_hook(scale)
     return trained(model)
+
+
+@kind("training", "hooks of gradients and updates that count")
+def _():
+    model, calls = Net(), {"gradient": 0, "update": 0}
+
+    def scale(gradient):
+        calls["gradient"] += 1
+        return gradient * (1 + 0.01 * calls["gradient"])
+
+    def decay(optimizer, args, kwargs):
+        calls["update"] += 1
+        optimizer.param_groups[0]["lr"] = 0.01 / calls["update"]
+
+    def optimizer(parameters, lr):
+        made = torch.optim.Adam(parameters, lr)
+        made.register_step_post_hook(decay)
+        return made
+
+    model.linear.weight.register_hook(scale)
+    return trained(model) | {"optimizer": optimizer}
+
+
+@kind("training", "an optimizer with slow weights and a counter")
+def _():
+    class Lookahead(torch.optim.SGD):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, lr)
+            held = self.param_groups[0]["params"]
+            self.slow, self._updates = {one: one.detach().clone() for one in held}, 0
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            loss = super().step(closure)
+            self._updates += 1
+            for fast, slow in self.slow.items():
+                if self._updates % 3 == 0:
+                    fast.copy_(slow.lerp_(fast, 0.5))
+            return loss
+
+    return trained(Net()) | {"optimizer": Lookahead}
 
 
 @kind("training", "a step with a running mean and a queue")

@@ -57,7 +57,7 @@ def train(name: str, folder: Path, kill_at: int | None) -> dict[str, Any]:
     if not parts.pop("unseeded", False):
         seed_all(7)
     model = parts.get("model") or Net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = parts.get("optimizer", torch.optim.Adam)(model.parameters(), lr=0.01)
     rate = parts.get("lr_lambda")
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate) if rate is not None else None
     engine = Engine(

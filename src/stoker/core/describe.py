@@ -10,15 +10,28 @@ only. It contains no addresses and does not depend on the order of sets. Objects
 described are recorded by their type.
 """
 
+import gc
+import operator
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,7 +51,7 @@ from stoker.core.bytecode import (
 )
 from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.library_values import belongs_to_process
-from stoker.core.object_search import MODULE_HOOKS, RNGS, attributes
+from stoker.core.object_search import RNGS, attributes, hooks_of
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
@@ -157,6 +170,7 @@ class Description:
             self.put(key, type(value).__qualname__.rpartition("<locals>.")[2])
 
     def _describe(self, key: str, value: Any, depth: int, skip: Set[str]) -> None:
+        value = _opened(value)
         text = self._leaf(value)
         if text is not _NOT_A_LEAF:
             self.put(key, text)
@@ -183,6 +197,8 @@ class Description:
             return self._scalar(str(value))
         if isinstance(value, np.ndarray) and value.dtype == object:
             return _NOT_A_LEAF
+        if type(value) in _SHOWN:
+            return _SHOWN[type(value)](value)
         for kinds, text in _LEAVES:
             if isinstance(value, kinds):
                 return text(value)
@@ -363,11 +379,14 @@ class Description:
                 shown = attribute.strip("_")
                 if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
                     self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
-            for kind in MODULE_HOOKS:
-                for number, hook in enumerate(getattr(one, kind, {}).values()):
-                    if isinstance(hook, FunctionType):
-                        self._add(f"{path}.{kind.strip('_')}.{number}", hook, 3)
+            self.add_hooks(path, one)
             self._add_tensors(path, one, first, content=content)
+
+    def add_hooks(self, path: str, owner: Any) -> None:
+        """Describe the functions that torch calls around a module, a gradient or an update."""
+        for name, hook in hooks_of(owner):
+            if isinstance(hook, FunctionType):
+                self._add(f"{path}.{name}", hook, 3)
 
     def _add_tensors(
         self, path: str, module: nn.Module, first: dict[int, str], *, content: bool
@@ -379,6 +398,8 @@ class Description:
                 frozen = "" if parameter.requires_grad else ", frozen"
                 same = "" if tied == key else f", tied to {tied}"
                 self.put(key, f"{tensor_text(parameter, content=False)}{frozen}{same}")
+                if not same:
+                    self.add_hooks(key, parameter)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 small = buffer.numel() <= _SMALL_BUFFER and not name.startswith(
@@ -438,6 +459,28 @@ _LEAVES: list[tuple[Any, Callable[[Any], Plain]]] = [
     (ModuleType, _type_name),
 ]
 """How values without parts are described, by their types."""
+
+
+def _opened(value: Any) -> Any:
+    """Return what a view or a getter of Python consists of, any other value as it is."""
+    if type(value) is MappingProxyType:
+        return gc.get_referents(value)[0]
+    if type(value) in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
+        return list(value.__reduce__())
+    return value
+
+
+def _date_text(value: date) -> str:
+    return "a time" if _is_clock(time.mktime(value.timetuple())) else repr(value)
+
+
+_SHOWN: dict[type, Callable[[Any], Plain]] = {
+    **dict.fromkeys((Decimal, Fraction, timedelta), repr),
+    **dict.fromkeys((date, datetime), _date_text),
+    re.Pattern: lambda value: f"{value.pattern!r}, flags {value.flags}",
+    np.random.SeedSequence: lambda value: f"seed {seed_or_none(value.entropy)}",
+}
+"""How values of libraries are described whose attributes cannot be read."""
 
 
 def _is_clock(value: float) -> bool:

@@ -8,8 +8,9 @@ import functools
 import itertools
 import random
 import threading
+import weakref
 from argparse import Namespace
-from collections import ChainMap, UserDict, UserList
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -69,14 +70,35 @@ MAX_VALUES = 30_000
 _MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
 
-_OPEN_CLASSES = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue, threading.local)
+_OPEN_CLASSES = (
+    *(SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue, threading.local),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
+)
 _SEARCHED = (FunctionType, MethodType, functools.partial, nn.Module, DataLoader, type, ModuleType)
 _COMPONENTS = ("dataset", "sampler", "batch_sampler", "collate_fn", "worker_init_fn", "generator")
 _LOADER_NAMES = frozenset(
     vars(DataLoader(TensorDataset())).keys() | {"by_sample", "_iterator", "next_iter_state"}
 )
 _MODULE_NAMES = frozenset(vars(nn.Module()).keys() - {"training"})
-MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS: dict[type, tuple[str, ...]] = {
+    nn.Module: ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    Tensor: ("_backward_hooks", "_post_accumulate_grad_hooks"),
+    torch.optim.Optimizer: ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+}
+OF_OPTIMIZER = frozenset(
+    [
+        *("defaults", "param_groups", "state", "step", "zero_grad", "_opt_called"),
+        *("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"),
+        *("_warned_capturable_if_run_uncaptured", "_zero_grad_profile_name"),
+        *(
+            f"_optimizer_{kind}_{when}_hooks"
+            for kind in ("step", "state_dict", "load_state_dict")
+            for when in ("pre", "post")
+        ),
+    ]
+)
+"""The attributes that torch itself gives an optimizer."""
+
 SAVED_ROOTS = ("model", "criterion")
 """Roots whose parameters and buffers are part of every checkpoint."""
 
@@ -99,6 +121,16 @@ class Found:
     values: dict[Place, Any] = field(default_factory=dict)
     functions: dict[str, FunctionType] = field(default_factory=dict)
     complete: bool = True
+
+
+class ValuesByPosition:
+    """The values of a dict whose keys a checkpoint cannot hold, such as parameters."""
+
+    def __init__(self, owner: dict[Any, Any]) -> None:
+        self._owner = owner
+
+    def __setitem__(self, position: int, value: Any) -> None:
+        dict.__setitem__(self._owner, list(self._owner)[position], value)
 
 
 def search(roots: Iterable[tuple[str, Any]], ignore: Iterable[Any] = ()) -> Found:
@@ -127,7 +159,9 @@ class _Searcher:
         self._is_saved = name in SAVED_ROOTS
         holder = [value]  # so that a root that is a plain container is found as well
         self.found.owners[name] = holder
-        if is_container(value) or isinstance(value, (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)):
+        if isinstance(value, torch.optim.Optimizer):
+            self._optimizer(name, value)
+        elif is_container(value) or isinstance(value, (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)):
             self._visit(name, 0, value, name, _MAX_DEPTH)
         else:
             self._search(name, value, _MAX_DEPTH)
@@ -157,12 +191,16 @@ class _Searcher:
         if is_plain(value):
             return
         self.found.owners[path] = value
+        items: Iterable[tuple[Any, Any]] = enumerate(value)
         if isinstance(value, dict):
-            items: Iterable[tuple[Any, Any]] = dict.items(value)
-        else:
-            items = enumerate(value)
+            items = dict.items(value)
+            first = itertools.islice(dict.keys(value), _MAX_OBJECTS)
+            if not all(isinstance(key, str | int) for key in first):
+                self.found.owners[path] = ValuesByPosition(value)
+                items = enumerate(dict.values(value))
+        is_fixed = not isinstance(value, dict | list | deque)
         for index, item in itertools.islice(items, _MAX_OBJECTS):
-            if isinstance(index, str | int) and not isinstance(item, (*SCALARS, *IMMUTABLE)):
+            if not (is_fixed and isinstance(item, (*SCALARS, *IMMUTABLE))):
                 self._visit(path, index, item, f"{path}[{index!r}]", depth - 1)
 
     def _search(self, path: str, value: Any, depth: int) -> None:
@@ -183,6 +221,8 @@ class _Searcher:
                 return
         if isinstance(value, type):
             self._class(value, depth)
+        elif isinstance(value, weakref.ref):
+            self._search(path, value(), depth)
         elif (function := as_function(value)) is not None:
             self._search(path, function, depth)
         else:
@@ -275,9 +315,19 @@ class _Searcher:
                 held = {n: v for n, v in held.items() if is_value(v) or isinstance(v, FunctionType)}
             self._object(where, one, held, depth)
             self._buffers_and_flags(where, one)
-            for hooks in MODULE_HOOKS:
-                for number, hook in enumerate(vars(one).get(hooks, {}).values()):
-                    self._search(f"{where}.{hooks[1:]}[{number}]", hook, depth - 1)
+            self._hooks(where, one, depth)
+
+    def _hooks(self, path: str, owner: Any, depth: int) -> None:
+        for name, hook in hooks_of(owner):
+            self._search(f"{path}.{name}", hook, depth - 1)
+
+    def _optimizer(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+        """Search what an optimizer keeps outside of its ``state``, unless it saves that itself."""
+        kind = type(optimizer)
+        if kind.state_dict is torch.optim.Optimizer.state_dict and not is_library(kind.__module__):
+            held = {n: v for n, v in attributes(optimizer).items() if n not in OF_OPTIMIZER}
+            self._object(path, optimizer, held, _MAX_DEPTH)
+        self._hooks(path, optimizer, _MAX_DEPTH)
 
     def _buffers_and_flags(self, where: str, module: nn.Module) -> None:
         found, saved = self.found, self._is_saved
@@ -287,13 +337,24 @@ class _Searcher:
                 found.owners[f"{where} buffers"] = module._buffers
                 found.values[f"{where} buffers", name] = value
         for name, parameter in module._parameters.items():
-            if parameter is None or is_sharded(parameter):
+            if parameter is None:
+                continue
+            self._hooks(f"{where}.{name}", parameter, _MAX_DEPTH)
+            if is_sharded(parameter):
                 continue
             self._seen.add(id(parameter))
             found.owners[f"{where}.{name}"] = parameter
             found.values[f"{where}.{name}", "requires_grad"] = parameter.requires_grad
             if not saved:
                 found.values[f"{where}.{name}", "data"] = parameter.detach()
+
+
+def hooks_of(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what torch calls around a module, a gradient or an optimizer's step, with names."""
+    kinds = next(kinds for kind, kinds in _HOOKS.items() if isinstance(owner, kind))
+    for kind in kinds:
+        for number, hook in enumerate((getattr(owner, kind, None) or {}).values()):
+            yield f"{kind.strip('_')}[{number}]", hook
 
 
 def attributes(value: Any) -> dict[str, Any]:

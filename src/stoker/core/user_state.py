@@ -42,6 +42,7 @@ from stoker.core.object_search import (
     SCALARS,
     Found,
     Place,
+    ValuesByPosition,
     is_opaque,
     is_plain,
     is_value,
@@ -577,7 +578,7 @@ def _set_rng_state(generator: Any, state: Any) -> None:
 def _set(owner: Any, key: Any, value: Any) -> None:
     if isinstance(owner, CellType):
         owner.cell_contents = value
-    elif isinstance(owner, dict | list | deque):
+    elif isinstance(owner, dict | list | deque | ValuesByPosition):
         owner[key] = value
     elif isinstance(owner, type):
         type.__setattr__(owner, key, value)

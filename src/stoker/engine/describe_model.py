@@ -6,11 +6,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from stoker.core.bytecode import is_library
 from stoker.core.describe import Description
 from stoker.core.digest import digest
-from stoker.core.object_search import attributes
+from stoker.core.object_search import OF_OPTIMIZER, attributes
+from stoker.core.tree import describe, tensors
 
-_OF_OPTIMIZER = frozenset(("defaults", "state", "param_groups", "step", "zero_grad"))
 _OF_GROUP = frozenset(("params", "initial_lr", "foreach"))
 _OF_SCHEDULER = frozenset(
     [
@@ -51,9 +52,14 @@ def _add_optimizer(
     found: Description, key: str, optimizer: Optimizer, names: Mapping[int, str]
 ) -> None:
     found.add_type(key, optimizer)
+    is_own = not is_library(type(optimizer).__module__)
+    weights = {one.shape for group in optimizer.param_groups for one in group["params"]}
     for name, value in attributes(optimizer).items():
-        if not name.startswith("_") and name not in _OF_OPTIMIZER:
-            found.add(f"{key}.{name}", value)
+        if name not in OF_OPTIMIZER and (is_own or not name.startswith("_")):
+            is_copy = any(one.shape in weights for one in tensors(value))  # of weights, left out
+            shapes = [describe(one) for one in tensors(value)]
+            found.add(f"{key}.{name.strip('_')}", shapes if is_copy else value)
+    found.add_hooks(key, optimizer)
     several = len(optimizer.param_groups) > 1
     for number, group in enumerate(optimizer.param_groups):
         path = f"{key}.group {number}" if several else key

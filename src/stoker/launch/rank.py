@@ -72,10 +72,10 @@ def serialize(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 class ImportPath:
-    """Unpickling it adds this process's ``sys.path`` to that of the other process.
+    """Unpickling it puts this process's ``sys.path`` before that of the other process.
 
-    Send it before the function, so that workers that share this machine or its files can import
-    the modules next to the user's script.
+    Send it before the function, so that workers that share this machine or its files import the
+    same modules: also one next to the user's script that has the name of an installed one.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str]]]:
@@ -83,7 +83,7 @@ class ImportPath:
 
 
 def _extend_path(path: list[str]) -> ImportPath:
-    sys.path += [entry for entry in path if entry not in sys.path]
+    sys.path[:] = dict.fromkeys([*path, *sys.path])
     return ImportPath()
 
 

@@ -19,7 +19,7 @@ def training_roots(
     *,
     stateful: bool = False,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the model, the criterion, the step, the hooks and the validation data, with names.
+    """Yield what takes part in a training, apart from its training data, with names.
 
     Steps and hooks with a ``state_dict`` are left out unless ``stateful`` asks for them, and
     Stoker's own hooks that only observe always.
@@ -33,6 +33,8 @@ def training_roots(
     for hook in hooks:
         if (stateful or not _saves_itself(hook)) and not _is_stock_observer(hook):
             yield f"hook {hook.name}", hook
+    for name, optimizer in engine.optimizers.items():
+        yield f"optimizer {name}".rstrip(), optimizer
     for name, scheduler in engine.lr_schedulers.items():
         yield f"lr_scheduler {name}".rstrip(), vars(scheduler).get("lr_lambdas", [])
     for name, loader in val_loaders.items():

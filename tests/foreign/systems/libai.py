@@ -6,6 +6,7 @@ and datasets, and flowvision's transforms, are classes that only remember their 
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -158,6 +159,7 @@ _DIFFERENT: dict[str, dict[str, Any]] = {
         "placement": lambda *args: None,
     },
     "oneflow.cuda": {"is_available": lambda: True},
+    "oneflow.mock_torch": {"enable": lambda lazy: nullcontext()},  # torch is OneFlow already
     "oneflow.env": {"get_rank": lambda: 0, "all_device_placement": lambda device: None},
     "oneflow.nn": {"Graph": _Graph},
     "oneflow.optim": {"LAMB": _stubs_in("oneflow.optim")("LAMB")},

@@ -18,7 +18,7 @@ SUITE = [
     f"{_LEARN}/ray/experimental/test_mmcv_*.py",
     f"{_LEARN}/jep/test_pytorch_*.py",
 ]
-PATHS = ["python/orca/test/bigdl/orca"]
+PATHS = ["python/orca"]
 
 _ACTORS = "reads the weights of each of Orca's Ray actors, which stay alive between two calls"
 NOT_APPLICABLE = {

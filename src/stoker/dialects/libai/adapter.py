@@ -40,12 +40,8 @@ def adapted(hooks: Iterable[Any], base: type, trainer: Any, trainer_base: type) 
 def _adapter(hook: Any, name: str, owner: Any, points: list[str]) -> Adapter:
     made = Adapter(hook, name, same_on_all_ranks=True)
     for point in points:
-        made.place(point, point, partial(_call, owner, point))
+        made.place(point, point, partial(lambda point, run: getattr(owner, point)(), point))
     return made
-
-
-def _call(owner: Any, point: str, run: Run) -> None:
-    getattr(owner, point)()
 
 
 class Clock(Hook):

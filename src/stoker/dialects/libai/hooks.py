@@ -174,6 +174,16 @@ class Checkpointer:
             write_atomic(self.save_dir / "last_checkpoint", last_filename_basename)
 
 
+def get_missing_parameters_message(keys: Iterable[str]) -> str:
+    """Return a message about weights of a model that are not in a checkpoint."""
+    return f"not found in the checkpoint: {', '.join(keys)}"
+
+
+def get_unexpected_parameters_message(keys: Iterable[str]) -> str:
+    """Return a message about weights in a checkpoint that the model does not have."""
+    return f"not used by the model: {', '.join(keys)}"
+
+
 class PeriodicCheckpointer(stock.Checkpoint):
     """Save a checkpoint every ``period`` iterations and at the end.
 

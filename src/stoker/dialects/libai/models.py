@@ -59,11 +59,7 @@ def build_model(cfg: Any) -> Any:
 
 
 def build_graph(
-    cfg: Any,
-    model: nn.Module,
-    optimizer: Any = None,
-    lr_scheduler: Any = None,
-    is_train: bool = False,
+    cfg: Any, model: Any, optimizer: Any = None, lr_scheduler: Any = None, is_train: bool = False
 ) -> Any:
     """Build ``graph.train_graph`` or ``graph.eval_graph`` of a config for a model."""
     node = cfg["graph"]["train_graph" if is_train else "eval_graph"]

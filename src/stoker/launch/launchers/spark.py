@@ -49,7 +49,7 @@ def launch(
             except Exception as error:
                 if not _is_failure(error):
                     raise
-                summary, code = results.first_failure(workers)
+                summary, code = results.first_failure(workers, error)
             if code == _USAGE or attempt == max_restarts:
                 break
             restart = f"restarting ({attempt + 1} of {max_restarts})"
@@ -119,12 +119,15 @@ class _ResultServer:
         """Drop the results of the last attempt."""
         self._found.clear()
 
-    def first_failure(self, workers: int) -> tuple[str, int]:
+    def first_failure(self, workers: int, error: Exception) -> tuple[str, int]:
         """Print the first failure and return its summary and exit code.
 
         A task that was killed sent nothing, while those that lost it did. Spark may end these
-        before they can: then the one that died is among those named.
+        before they can: then the one that died is among those named. If no task has sent anything,
+        such as one that cannot import the function's module, only Spark's error has the reason.
         """
+        if not self._found:
+            print(str(error).partition("\n\tat ")[0], file=sys.stderr, flush=True)
         causes = {rank: result for rank, result in self._found.items() if not result.secondary}
         silent = [rank for rank in range(workers) if rank not in self._found]
         if not causes and silent:
