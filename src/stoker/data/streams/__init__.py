@@ -1,6 +1,7 @@
 """Streams: data that is read from files in an order that is computed, not remembered.
 
-files.py      list files and read ranges of their bytes; object stores belong here
+files.py      list files and read ranges of their bytes
+remote.py     the same in an object store
 formats.py    JSON lines, text and Parquet: scan a file into blocks, read blocks
 tar.py        the same for WebDataset shards
 index.py      the blocks of all files, cached and verified

@@ -11,7 +11,7 @@ from json import JSONDecoder
 from typing import Any, NamedTuple
 
 from stoker.core.errors import DataError
-from stoker.data.streams.files import open_range
+from stoker.data.streams.files import DataFile, RangeFile, is_io_error, open_range
 from stoker.data.streams.order import Ints
 
 BLOCK_BYTES = 1 << 20
@@ -22,6 +22,8 @@ BLOCK_LINES = 1024
 """The number of lines after which a block ends, so that a window of short lines has several."""
 
 _OPEN_FILES = 32
+_FOOTER_BYTES = 1 << 16
+"""Bytes at the end of a Parquet file in a store that are read first: they list its row groups."""
 
 
 class Block(NamedTuple):
@@ -97,17 +99,16 @@ class Format(ABC):
     suffixes: tuple[str, ...]
 
     @abstractmethod
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide a file into blocks.
 
         Args:
-            path: the file.
-            size: its size in bytes.
+            file: the file.
             advance: called with the number of bytes that were scanned.
         """
 
     @abstractmethod
-    def read(self, path: str, block: Block) -> list[Any]:
+    def read(self, file: DataFile, block: Block) -> list[Any]:
         """Return the records of a block, not decoded; raise an error if it cannot be read."""
 
     def load(self, blocks: Sequence[Callable[[], list[Any]]], counts: Sequence[int]) -> Records:
@@ -127,7 +128,7 @@ class Format(ABC):
         """The function that decodes a record, None if they are decoded when read."""
         return None
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return where a record of a block is, for messages."""
         return f"record {index} after byte {block.start}"
 
@@ -136,6 +137,8 @@ def _or_errors(read: Callable[[], list[Any]], count: int) -> list[Any]:
     try:
         found = read()
     except Exception as error:  # whatever a library raises for a damaged file
+        if is_io_error(error):
+            raise
         return [DataError(f"{type(error).__name__}: {error}")] * count
     if len(found) != count:
         return [DataError(f"{len(found)} records where the index has {count}")] * count
@@ -148,11 +151,11 @@ class TextFormat(Format):
     name = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")
 
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide the file after 1024 lines, or the last complete line of a megabyte."""
         scan, start = Scan(), 0
-        while start < size:
-            data = _complete_lines(path, start, size)
+        while start < file.size:
+            data = _complete_lines(file, start)
             if not data:
                 break
             for piece in _pieces(data):
@@ -162,9 +165,9 @@ class TextFormat(Format):
             advance(len(data))
         return scan
 
-    def read(self, path: str, block: Block) -> list[Any]:
+    def read(self, file: DataFile, block: Block) -> list[Any]:
         """Return the lines of a block as texts; one that is not UTF-8 as an error."""
-        data = open_range(path, block.start, block.length)
+        data = open_range(file, block.start, block.length)
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         try:
@@ -175,10 +178,10 @@ class TextFormat(Format):
             lines[0] = lines[0].removeprefix("\ufeff")
         return self._records(lines, block)
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the offset of a line."""
         offset = block.start
-        for line in open_range(path, block.start, block.length).split(b"\n"):
+        for line in open_range(file, block.start, block.length).split(b"\n"):
             if self._is_record(line):
                 if index == 0:
                     break
@@ -232,12 +235,12 @@ def _decode_json(text: str) -> Any:
     return value if end == len(text) else _DECODER.decode(text)
 
 
-def _complete_lines(path: str, start: int, size: int) -> bytes:
+def _complete_lines(file: DataFile, start: int) -> bytes:
     """Read at least one line, and as many as fit into a block."""
     length = BLOCK_BYTES
     while True:
-        data = open_range(path, start, length)
-        if start + len(data) >= size:
+        data = open_range(file, start, length)
+        if start + len(data) >= file.size:
             return data
         end = data.rfind(b"\n") + 1
         if end:
@@ -285,26 +288,33 @@ class ParquetFormat(Format):
         self._columns = list(columns) if columns is not None else None
         self._files: dict[str, Any] = {}
 
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Return the row groups, which the end of the file lists."""
         try:
-            metadata = self._file(path).metadata
+            metadata = self._open(file).metadata
         except ImportError:
             raise
         except Exception as error:
+            if is_io_error(error):
+                raise
             return Scan(damage=[(0, f"{type(error).__name__}: {error}")])
         finally:
-            self._files.clear()
-            advance(size)
+            advance(file.size)
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         found = [Block(n, one.total_byte_size, one.num_rows) for n, one in enumerate(groups)]
         return Scan([block for block in found if block.records])
 
-    def read(self, path: str, block: Block) -> Any:
+    def read(self, file: DataFile, block: Block) -> Any:
         """Return the table of a row group."""
-        return self._file(path).read_row_group(
-            block.start, columns=self._columns, use_threads=False
-        )
+        found = self._file(file)
+        if file.is_remote:
+            metadata = found.metadata
+            ranges = [
+                (start, open_range(file, start, stop - start))
+                for start, stop in _ranges(metadata.row_group(block.start), self._columns)
+            ]
+            found = self._open(file, ranges, metadata=metadata)
+        return found.read_row_group(block.start, columns=self._columns, use_threads=False)
 
     def load(self, blocks: Sequence[Callable[[], Any]], counts: Sequence[int]) -> Records:
         """Return the rows of several row groups."""
@@ -317,33 +327,60 @@ class ParquetFormat(Format):
         rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
         return ListedRecords.of([row for some in rows for row in some])
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the row group and the row in it."""
         return f"row {index} of row group {block.start}"
 
-    def check_columns(self, path: str) -> None:
+    def check_columns(self, file: DataFile) -> None:
         """Raise a `ValueError` if a column does not exist."""
-        known = self._file(path).schema_arrow.names
+        known = self._file(file).schema_arrow.names
         unknown = [name for name in self._columns or () if name not in known]
         if unknown:
-            raise ValueError(f"'{path}' has no column {unknown[0]!r}: it has {', '.join(known)}")
+            raise ValueError(
+                f"'{file.path}' has no column {unknown[0]!r}: it has {', '.join(known)}"
+            )
 
-    def _file(self, path: str) -> Any:
+    def _file(self, file: DataFile) -> Any:
         """Return an open file, of which some are kept."""
+        found = self._files.get(file.path)
+        if found is None:
+            while len(self._files) >= _OPEN_FILES:
+                self._files.pop(next(iter(self._files))).close()
+            found = self._files[file.path] = self._open(file)
+        return found
+
+    def _open(self, file: DataFile, ranges: Any = (), metadata: Any = None) -> Any:
         try:
             from pyarrow.parquet import ParquetFile
         except ImportError as error:
             raise ImportError(
                 "Parquet files need pyarrow: pip install 'stoker[parquet]'"
             ) from error
-        if path not in self._files:
-            while len(self._files) >= _OPEN_FILES:
-                self._files.pop(next(iter(self._files))).close()
-            self._files[path] = ParquetFile(path)
-        return self._files[path]
+        if not file.is_remote:
+            return ParquetFile(file.path)
+        if metadata is None:
+            start = max(0, file.size - _FOOTER_BYTES)
+            ranges = [(start, open_range(file, start, file.size - start))]
+        return ParquetFile(RangeFile(file, ranges), metadata=metadata, pre_buffer=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_columns": self._columns, "_files": {}}
+
+
+def _ranges(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:
+    """Return the bytes of the columns of a row group, as few ranges."""
+    found: list[tuple[int, int]] = []
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if columns is None or column.path_in_schema.partition(".")[0] in columns:
+            offsets = (column.dictionary_page_offset, column.data_page_offset)
+            start = min(offset for offset in offsets if offset)
+            found.append((start, start + column.total_compressed_size))
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(found):
+        near = joined and start - joined[-1][1] <= BLOCK_BYTES
+        joined.append((joined.pop()[0] if near else start, stop))
+    return joined
 
 
 class _Rows(Records):

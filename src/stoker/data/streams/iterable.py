@@ -25,6 +25,8 @@ class IterableSource:
         dataset: the dataset; it must not shuffle, because its state would leave out its buffer.
     """
 
+    is_remote = False
+
     def __init__(self, dataset: Any) -> None:
         self.dataset = deepcopy(dataset)  # its state is that of the last iterator
         self.counts = self.sizes = np.zeros(0, np.int64)
