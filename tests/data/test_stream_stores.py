@@ -184,8 +184,9 @@ def test_a_store_that_is_away_ends_the_stream_and_is_no_corrupt_record(
     assert rest == before[len(before) - len(rest) :]
 
 
-def test_an_object_that_changes_while_a_stream_reads_it_is_reported(lines, local):
-    records = iter(numbers(lines))
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_object_that_changes_while_a_stream_reads_it_is_reported(lines, local, on_error):
+    records = iter(numbers(lines, on_error=on_error))
     next(records)
     for path in local.glob("*.jsonl"):
         Blobs(lines).put(path.name, path.read_bytes().replace(b"x", b"y"))

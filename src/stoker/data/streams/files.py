@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.core.errors import DataError, did_you_mean_path
-from stoker.data.streams.remote import find_objects, object_versions, read_object
+from stoker.core.errors import did_you_mean_path
+from stoker.data.streams.remote import ChangedError, find_objects, object_versions, read_object
 from stoker.storage import local_path, store_url
 from stoker.storage.descriptors import closing_descriptor
 
@@ -49,8 +49,9 @@ def is_url(path: str) -> bool:
 
 
 def is_io_error(error: BaseException) -> bool:
-    """Return whether a disk or a store has failed, rather than what it holds being corrupt."""
-    return isinstance(error, OSError) and error.errno is not None
+    """Return whether a file could not be read, or was replaced, rather than being corrupt."""
+    failed = isinstance(error, OSError) and error.errno is not None  # Arrow raises others
+    return failed or isinstance(error, ChangedError)
 
 
 def open_range(file: DataFile, start: int, length: int) -> bytes:
@@ -72,21 +73,23 @@ def open_range(file: DataFile, start: int, length: int) -> bytes:
 class HeaderReader:
     """Reads small ranges of a file, each after the one before, with few reads.
 
-    It reads more at once while ranges are close to each other, and less when they are not.
+    It reads more at once while ranges are close to each other, and less when they are not. From a
+    store, a megabyte takes hardly longer than a few bytes.
     """
 
-    _LEAST, _MOST = 1 << 12, 1 << 20
+    _MOST = 1 << 20
 
     def __init__(self, file: DataFile) -> None:
         self._file = file
-        self._start, self._data, self._size = 0, b"", self._LEAST
+        self._least = self._MOST if file.is_remote else 1 << 12
+        self._start, self._data, self._size = 0, b"", self._least
 
     def read(self, start: int, length: int) -> bytes:
         """Return a range of the file."""
         at = start - self._start
         if at < 0 or at + length > len(self._data):
             near = 0 <= at <= len(self._data)
-            self._size = min(self._MOST, 2 * self._size) if near else self._LEAST
+            self._size = min(self._MOST, 2 * self._size) if near else self._least
             self._start, at = start, 0
             self._data = open_range(self._file, start, max(length, self._size))
         return self._data[at : at + length]
@@ -137,7 +140,7 @@ class RangeFile(io.RawIOBase):
 
 
 def check_version(file: DataFile) -> None:
-    """Raise a `DataError` if a file on disk has changed since it was indexed.
+    """Raise a `ChangedError` if a file on disk has changed since it was indexed.
 
     Objects of a store are checked when they are read.
     """
@@ -145,7 +148,7 @@ def check_version(file: DataFile) -> None:
         return
     status = os.stat(file.path)
     if (status.st_size, str(status.st_mtime_ns)) != (file.size, file.version):
-        raise DataError(
+        raise ChangedError(
             f"'{file.path}' has changed since the stream was made: its records are no longer those "
             "of the index; make the stream again"
         )

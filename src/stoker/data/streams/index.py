@@ -6,6 +6,7 @@ holds the size and the version of each file; a file that has another one is inde
 whose checksum is wrong is ignored.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from stoker.core.digest import digest
 from stoker.core.errors import DataError, WriteError
 from stoker.core.log import get_logger
 from stoker.data.streams.files import DataFile, find_files, is_url, status_of
-from stoker.data.streams.formats import Block, Format, JsonLinesFormat, ParquetFormat, TextFormat
+from stoker.data.streams.formats import Block, Format, JsonLinesFormat, TextFormat
 from stoker.data.streams.order import Ints
+from stoker.data.streams.parquet import ParquetFormat
 from stoker.data.streams.remote import at_once
 from stoker.data.streams.tar import TarFormat
 from stoker.storage import write_atomic
@@ -182,10 +184,12 @@ def _scan_all(
     files: list[DataFile], format: Format, progress: Callable[[int, int], None] | None
 ) -> dict[DataFile, FileIndex]:
     """Return the blocks of files; several files of a store are scanned at once."""
-    total, done, lock = sum(file.size for file in files), 0, Lock()
+    total, done, lock, failed = sum(file.size for file in files), 0, Lock(), Event()
 
     def advance(count: int) -> None:
         nonlocal done
+        if failed.is_set():
+            raise InterruptedError(errno.EINTR, "another file could not be indexed")
         with lock:
             done += count
             if progress is not None:
@@ -197,7 +201,11 @@ def _scan_all(
 
     scans: list[Callable[[], FileIndex]] = [partial(scan, file) for file in files]
     results = at_once(scans) if files[0].is_remote else scans
-    return {file: result() for file, result in zip(files, results, strict=True)}
+    try:
+        return {file: result() for file, result in zip(files, results, strict=True)}
+    except BaseException:
+        failed.set()  # ends the other threads
+        raise
 
 
 def _check_unchanged(index: Index, paths: list[str]) -> None:

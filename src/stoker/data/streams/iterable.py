@@ -36,7 +36,7 @@ class IterableSource:
 
     def load(self, blocks: Ints) -> Records:
         """Return nothing: there are no blocks."""
-        return ListedRecords.of([])
+        return ListedRecords([])
 
     def where(self, block: int, index: int) -> str:
         """Return the number of an example."""

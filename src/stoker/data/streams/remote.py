@@ -31,6 +31,10 @@ _AT_ONCE = 8
 """Requests at once."""
 
 
+class ChangedError(DataError):
+    """A file that is no longer the one that was indexed."""
+
+
 class _Bucket(Blobs):
     """The objects of a bucket, which are only read."""
 
@@ -147,7 +151,7 @@ def read_object(url: str, start: int, length: int, version: str) -> bytes:
     """Return part of an object that still has a version.
 
     Raises:
-        DataError: it has another one.
+        ChangedError: it has another one.
         OSError: the store cannot be read.
     """
     if _relay is not None and _relay.pid != os.getpid():
@@ -155,7 +159,7 @@ def read_object(url: str, start: int, length: int, version: str) -> bytes:
     else:
         found = _read(url, start, length, version)
     if found is None:
-        raise DataError(
+        raise ChangedError(
             f"'{url}' has changed since the stream was made: its records are no longer those of "
             "the index; make the stream again"
         )

@@ -5,8 +5,14 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from stoker.data.streams.files import DataFile, HeaderReader, RangeFile, open_range
-from stoker.data.streams.formats import BLOCK_BYTES, Block, Format, Scan
+from stoker.data.streams.files import (
+    DataFile,
+    HeaderReader,
+    RangeFile,
+    is_io_error,
+    open_range,
+)
+from stoker.data.streams.formats import BLOCK_BYTES, Block, Format, Scan, check_beginning
 
 _BLOCK = tarfile.BLOCKSIZE
 _REGULAR = b"0\0"
@@ -38,6 +44,7 @@ class TarFormat(Format):
 
     def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide the archive between records, after each megabyte."""
+        check_beginning(file, open_range(file, 0, _BLOCK))
         scan = Scan()
         start = end = count = done = 0
         try:
@@ -52,6 +59,8 @@ class TarFormat(Format):
             if open_range(file, max(0, file.size - _BLOCK), _BLOCK).strip(b"\0"):
                 raise ValueError("the archive is cut off: it has no end mark")
         except (tarfile.TarError, ValueError) as error:
+            if is_io_error(error):
+                raise
             scan.damage.append((end, str(error) or type(error).__name__))
         if count:
             scan.blocks.append(Block(start, end - start, count))
