@@ -1,15 +1,8 @@
-"""Parquet files: a block is a row group.
-
-Arrow converts values one by one, which takes longer than everything else. Columns of numbers, texts
-and lists of numbers are therefore converted by way of NumPy, to the same values.
-"""
+"""Parquet files: a block is a row group."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise, repeat
 from typing import Any
-
-import numpy as np
 
 from stoker.data.streams.files import DataFile, RangeFile, is_io_error, open_range
 from stoker.data.streams.formats import (
@@ -27,9 +20,6 @@ _OPEN_FILES = 32
 _FOOTER_BYTES = 1 << 16
 """Bytes at the end of a file in a store that are read first: they list its row groups."""
 
-_MOST_CONVERTED = 1 << 16
-"""Rows up to which columns are converted at once, because objects need more memory than Arrow."""
-
 
 class ParquetFormat(Format):
     """Rows of Parquet files, as dicts; a block is a row group.
@@ -42,6 +32,8 @@ class ParquetFormat(Format):
     suffixes = (".parquet", ".pq")
 
     def __init__(self, columns: Sequence[str] | None = None) -> None:
+        if columns is not None and not columns:
+            raise ValueError("columns is empty, expected at least one name, or None for all")
         self._columns = list(columns) if columns is not None else None
         self._files: dict[str, Any] = {}
 
@@ -60,6 +52,8 @@ class ParquetFormat(Format):
             advance(file.size)
         if repeated := [name for name, times in Counter(names).items() if times > 1]:
             return Scan(damage=[(0, f"two columns are called {repeated[0]!r}")])
+        if not names:
+            return Scan(damage=[(0, "it has no columns")])
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         blocks = [Block(n, one.total_byte_size, one.num_rows) for n, one in enumerate(groups)]
         return Scan([block for block in blocks if block.records])
@@ -144,72 +138,14 @@ def _ranges(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:
 
 
 class _Rows(Records):
-    """Rows of an Arrow table.
+    """Rows of an Arrow table."""
 
-    Args:
-        table: the table.
-        picks: the rows to return, None for all.
-    """
-
-    def __init__(self, table: Any, picks: Ints | None = None) -> None:
+    def __init__(self, table: Any) -> None:
         self._table = table
-        self._names = table.column_names
-        self._picks = np.arange(table.num_rows) if picks is None else picks
-        self._converted: list[list[Any] | None] = []
 
     def pick(self, indices: Ints) -> "_Rows":
-        """Return some rows; if they are few, the others are not converted."""
-        if 2 * len(indices) < self._table.num_rows:
-            return _Rows(self._table.take(indices))
-        return _Rows(self._table, indices)
+        return _Rows(self._table.take(indices))
 
     def decode(self, start: int, stop: int) -> list[Any]:
-        """Return rows as dicts."""
-        if not self._converted:
-            at_once = self._table.num_rows <= _MOST_CONVERTED
-            columns = self._table.columns
-            self._converted = [_flat_values(one) if at_once else None for one in columns]
-        picks = self._picks[start:stop]
-        rows, columns = picks.tolist(), []
-        for number, values in enumerate(self._converted):
-            if values is None:
-                columns.append(_values(self._table.column(number).take(picks)))
-            else:
-                columns.append([values[row] for row in rows])
-        if not columns:
-            return [{} for _ in rows]
-        return list(map(dict, map(zip, repeat(self._names), zip(*columns, strict=True))))
-
-
-def _flat_values(column: Any) -> list[Any] | None:
-    """Return the values of a column of numbers or texts, None for other columns."""
-    from pyarrow import types
-
-    kind = column.type
-    is_text = types.is_string(kind) or types.is_large_string(kind)
-    is_number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
-    if not (is_text or types.is_binary(kind) or types.is_large_binary(kind)) and (
-        column.null_count or not (is_number or types.is_boolean(kind))
-    ):
-        return None
-    try:
-        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    except Exception:  # a corrupt value: rows are then converted one by one, which finds it
-        return None
-    return values
-
-
-def _values(column: Any) -> list[Any]:
-    """Return the values of some rows of any column."""
-    from pyarrow import types
-
-    found: list[Any] | None
-    kind = column.type
-    is_list = types.is_list(kind) or types.is_large_list(kind)
-    if is_list and not column.null_count and len(column):
-        lists = column.combine_chunks()
-        if (found := _flat_values(lists.flatten())) is not None:
-            ends = np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist()
-            return [found[start:stop] for start, stop in pairwise([0, *ends])]
-    found = _flat_values(column)
-    return column.to_pylist() if found is None else found
+        rows: list[Any] = self._table.slice(start, max(0, stop - start)).to_pylist()
+        return rows
