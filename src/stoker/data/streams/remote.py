@@ -30,6 +30,9 @@ T = TypeVar("T")
 _AT_ONCE = 8
 """Requests at once."""
 
+_TIME = "modified "
+"""Begins the version of an object in a store without entity tags."""
+
 
 class ChangedError(DataError):
     """A file that is no longer the one that was indexed."""
@@ -41,8 +44,8 @@ class _Bucket(Blobs):
     def read(self, key: str, start: int, length: int, version: str) -> bytes | None:
         """Return part of an object, None if it has another version."""
         options: dict[str, Any] = {"range": (start, start + length)}
-        if version.startswith('"'):  # others are times, for stores without entity tags
-            options["if_match"] = version
+        if not version.startswith(_TIME):
+            options["if_match"] = f'"{version}"'
 
         def request() -> bytes | None:
             try:
@@ -114,7 +117,8 @@ def object_versions(urls: Sequence[str], folder: str) -> list[tuple[int, str]]:
         blob = found.get(key)
         if blob is None:
             raise FileNotFoundError(errno.ENOENT, "there is no object of this name", url)
-        versions.append((blob.size, blob.version or f"modified {blob.modified}"))
+        tag = blob.version.strip('"')  # lists of Azure have no quotes
+        versions.append((blob.size, tag or f"{_TIME}{blob.modified}"))
     return versions
 
 
