@@ -9,7 +9,7 @@ wall time and of processor time, which a busy machine distorts less.
 The others are installed into a virtual environment of their own, with the project's torch.
 
     python benchmarks/streams.py [--records 100000] [--size 1000] [--rounds 3] [--resume 1000000]
-        [--seek 10000000]
+        [--seek 10000000] [--raw-only]
 """
 
 import argparse
@@ -223,13 +223,15 @@ VARIANTS: dict[str, dict[str, Callable[[Path], Iterator[Any]]]] = {
 
 def throughput(folder: Path, options: argparse.Namespace) -> None:
     write(folder, options.records, options.size, {"text", "jsonl", "parquet", "tar"})
-    write(folder, options.records, options.size, {"mds", "litdata"} - set(options.without))
+    if not options.raw_only:
+        write(folder, options.records, options.size, {"mds", "litdata"} - set(options.without))
     variants: dict[tuple[str, str], Callable[[Path], Iterator[Any]]] = {}
     for kind, some in VARIANTS.items():
-        variants |= {(kind, name): make for name, make in some.items()}
+        names = [name for name in some if name == "raw" or not options.raw_only]
+        variants |= {(kind, name): some[name] for name in names}
         if kind != "their own":
             variants[kind, "Stoker"] = stoker(kind)
-    for name in options.without:
+    for name in [] if options.raw_only else options.without:
         variants.pop(("their own", {"mds": "MosaicML streaming", "litdata": "LitData"}[name]))
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in variants}
     for number in range(options.rounds + 1):
@@ -379,19 +381,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--resume", type=int, default=1_000_000, help="0 leaves this part out")
     parser.add_argument("--seek", type=int, default=10_000_000, help="0 leaves this part out")
+    parser.add_argument("--raw-only", action="store_true", help="compare with raw reading alone")
     parser.add_argument("--without", action="append", default=[], choices=("mds", "litdata"))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--env", type=Path, default=cache / "stoker" / ".venv-streams")
     parser.add_argument("--in-env", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.in_env:
-        python = environment(options.env)
+        python = Path(sys.executable) if options.raw_only else environment(options.env)
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         sys.exit(subprocess.call([python, __file__, "--in-env", *sys.argv[1:]], env=env))
     folder = Path(tempfile.mkdtemp(prefix="stoker-streams-"))
     try:
         throughput(folder / "throughput", options)
-        if options.resume:
+        if options.resume and not options.raw_only:
             resume_times(folder / "resume", options)
         if options.seek:
             seek_times(folder / "seek", options.seek)

@@ -168,8 +168,8 @@ def forget_compilations() -> None:
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """Start a server of S3 for the page that trains into a bucket."""
-    if request.getfixturevalue("page").name != "object-stores.md":
+    """Start a server of S3 for the pages that use a bucket."""
+    if request.getfixturevalue("page").name not in ("object-stores.md", "streams.md"):
         yield
         return
     server = S3Server()

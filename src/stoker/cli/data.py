@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, help in _ACTIONS.items():
         action = actions.add_parser(name, help=help, description=help)
         action.add_argument(
-            "source", metavar="SOURCE", nargs="+", help="Files, a folder, or a pattern in quotes."
+            "source",
+            metavar="SOURCE",
+            nargs="+",
+            help="Files, a folder, a pattern in quotes, or a URL.",
         )
         action.add_argument(
             "--format",
@@ -48,14 +51,13 @@ def run(options: argparse.Namespace) -> int:
     with frozen_imports():
         from stoker.data.streams.index import files_of, format_of
     source = options.source if len(options.source) > 1 else options.source[0]
-    try:
-        paths = files_of(source, options.format)
-        format = format_of(paths, options.format)
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
     cache = Path(options.cache) if options.cache is not None else None
     actions = {"ls": _ls, "index": _index, "check": _check}
-    return actions[options.action](paths, format, cache)
+    try:
+        paths = files_of(source, options.format)
+        return actions[options.action](paths, format_of(paths, options.format), cache)
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def _ls(paths: list[str], format: Any, cache: Path | None) -> int:

@@ -1,7 +1,8 @@
 """The classes and functions of torch, torchmetrics and stoker that a YAML may name.
 
 A rule lists the public names of one module: subclasses of some base classes that are defined in
-given places, and single names. Everything listed only computes, or writes into the run folder.
+given places, and single names. Everything listed only computes, or writes into the run folder; a
+stream also caches its index next to the data that it reads.
 Names are looked up in a table, never by walking through attributes, so that no name leads through
 one module into another.
 """
@@ -16,7 +17,7 @@ from stoker.core.errors import did_you_mean
 PACKAGES = ("torch", "torchmetrics", "stoker")
 """Packages whose names are on the list or refused; no module of a user can take their place."""
 
-GUARDED = ("path", "folder", "trace", "uri")
+GUARDED = ("path", "folder", "trace", "uri", "cache")
 """Arguments of Stoker's classes that choose where to write; a YAML needs --allow to set them."""
 
 
@@ -81,7 +82,7 @@ RULES = (
     Rule("stoker.hooks", ("stoker.hooks.Hook",), ("stoker.hooks",), "Budget"),
     Rule("stoker.events", ("stoker.events.Writer",), ("stoker.events.writers",)),
     Rule("stoker.metrics", names="Accuracy Mean"),
-    Rule("stoker.data", names="SeededDataset by_sample loader unsharded"),
+    Rule("stoker.data", names="SeededDataset by_sample loader mix pipeline stream unsharded"),
     Rule("stoker.nn", _MODULE, ("stoker.nn",), "parameter_groups"),
     Rule("stoker.nn.lr", names="constant cosine linear polynomial"),
 )

@@ -5,7 +5,8 @@
     SCHEDULERS   torch.optim.lr_scheduler, and linear, cosine, polynomial, constant with warm-up
     LOSSES       the losses of torch.nn
     METRICS      `stoker.metrics`, and every class of torchmetrics
-    MODELS, STEPS, LOADERS   what you register, and torch's DataLoader
+    LOADERS      torch's DataLoader, and `stoker.data.pipeline` for streams
+    MODELS, STEPS   what you register
 
 Add your own with ``@HOOKS.register``.
 """
@@ -141,7 +142,11 @@ METRICS = Registry(
 )
 MODELS = Registry("model")
 STEPS = Registry("step")
-LOADERS = Registry("loader", ("torch.utils.data",), lambda name, _: name == "DataLoader")
+LOADERS = Registry(
+    "loader",
+    ("torch.utils.data", "stoker.data"),
+    lambda name, _: name in ("DataLoader", "pipeline"),
+)
 
 BY_KEY: dict[str, Registry] = {
     "model": MODELS,

@@ -174,7 +174,8 @@ class Trust:
         try:
             self.check_path(value, f"'{key}'")
         except UnknownNameError as error:
-            return f"{error}; without '{key}', {name} writes into the run folder"
+            usual = "next to the data" if key == "cache" else "into the run folder"
+            return f"{error}; without '{key}', {name} writes {usual}"
         return ""
 
     # Imports

@@ -7,6 +7,7 @@ from stoker.data.in_memory import by_sample, loader
 from stoker.data.planning import find_batch_size, total_steps
 from stoker.data.seeded import SeededDataset
 from stoker.data.sharding import DataShard, unsharded
+from stoker.data.streams.pipeline import pipeline
 from stoker.data.streams.stream import Stream, mix, stream
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "length_of",
     "loader",
     "mix",
+    "pipeline",
     "stream",
     "total_steps",
     "unsharded",

@@ -11,9 +11,9 @@ that.
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from operator import length_hint
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -113,7 +113,7 @@ class StreamPosition:
     named: tuple[str, ...] = ()
 
 
-_Chunk: TypeAlias = tuple[list[int], list[Any]]
+_Chunk: TypeAlias = tuple[Ints, list[Any]]
 """Positions, and the record of each, `Dropped` or a `DataError`."""
 
 
@@ -136,6 +136,7 @@ class Cursor:
         start: where to start.
         shard: the process.
         pads: whether to repeat an output, as padding, for processes for which none is left.
+        on_end: called with the cursor when it has reached the end.
     """
 
     def __init__(
@@ -146,7 +147,9 @@ class Cursor:
         shard: DataShard,
         *,
         pads: bool = False,
+        on_end: "Callable[[Cursor], None]" = lambda cursor: None,
     ) -> None:
+        self._on_end = on_end
         self.epoch, self.start = epoch, start
         self._handed_out = 0
         self._rest: Iterator[Any] = iter([])  # handed out, but not yielded yet
@@ -157,17 +160,22 @@ class Cursor:
         self.skipped, self._skipped = start.skipped, list(start.named)
 
     def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._outputs())
+
+    def _outputs(self) -> Iterator[Iterable[Any]]:
+        """Yield what is chained: a record should not pass through a generator of ours."""
         if self._plan.drops:
-            yield from self._finished(self._after_reading())
+            yield self._finished(self._after_reading())
         elif self._plan.batching is not None:
-            yield from self._finished(self._by_position())
+            yield self._finished(self._by_position())
         else:
             for _, values in self._evaluated():
                 if DataError in set(map(type, values)):
-                    yield from self._finished(_before_error(values, 1))
+                    yield self._finished(_before_error(values, 1))
                 self._handed_out += len(values)
                 self._rest = iter(values)
-                yield from self._rest
+                yield self._rest
+        self._on_end(self)
 
     @property
     def yielded(self) -> int:
@@ -319,7 +327,7 @@ class Cursor:
         """Yield the records that this process reads."""
         skipped = self.start.skipped
         for positions, values in self._evaluated():
-            for position, found in zip(positions, values, strict=True):
+            for position, found in zip(positions.tolist(), values, strict=True):
                 if isinstance(found, Dropped):
                     if found.reason is not None:
                         skipped += 1
@@ -415,7 +423,7 @@ class _Task(Dataset[Any]):
             return
         outcomes = self._reader.read(self._epoch, positions)
         for start in range(0, len(positions), _CHUNK):
-            chunk = positions[start : start + _CHUNK].tolist()
+            chunk = positions[start : start + _CHUNK]
             yield chunk, outcomes.get(start, start + len(chunk))
 
 

@@ -1,9 +1,11 @@
-"""File formats: JSON lines, text and Parquet.
+"""File formats: what all have in common, and JSON lines and text.
 
 A format divides a file into blocks of records, once, and reads the records of a block. A block is
 what is read at a time: about a megabyte of lines, or a row group.
 """
 
+import codecs
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from json import JSONDecoder
 from typing import Any, NamedTuple
 
 from stoker.core.errors import DataError
-from stoker.data.streams.files import open_range
+from stoker.data.streams.files import DataFile, is_io_error, open_range
 from stoker.data.streams.order import Ints
 
 BLOCK_BYTES = 1 << 20
@@ -20,8 +22,6 @@ BLOCK_BYTES = 1 << 20
 
 BLOCK_LINES = 1024
 """The number of lines after which a block ends, so that a window of short lines has several."""
-
-_OPEN_FILES = 32
 
 
 class Block(NamedTuple):
@@ -62,32 +62,32 @@ class ListedRecords(Records):
 
     Args:
         items: the records.
-        decoder: the function that decodes one, None if they are decoded already.
-        complete: whether there is no `DataError` among them.
+        decoder: the function that decodes some of them, None if they are decoded already.
+        picks: the indices of the records to return, None for all.
     """
 
     def __init__(
-        self, items: list[Any], decoder: Callable[[Any], Any] | None, *, complete: bool
+        self,
+        items: list[Any],
+        decoder: Callable[[list[Any]], list[Any]] | None = None,
+        picks: Ints | None = None,
     ) -> None:
-        self._items, self._decoder, self._complete = items, decoder, complete
-
-    @classmethod
-    def of(cls, items: list[Any], decoder: Callable[[Any], Any] | None = None) -> "ListedRecords":
-        """Return records among which there may be errors."""
-        return cls(items, decoder, complete=DataError not in set(map(type, items)))
+        self._items, self._decoder, self._picks = items, decoder, picks
 
     def pick(self, indices: Ints) -> "ListedRecords":
-        """Return some of the records."""
-        items = self._items
-        picked = [items[index] for index in indices.tolist()]
-        return ListedRecords(picked, self._decoder, complete=self._complete)
+        """Return some of the records, which are first touched when they are decoded."""
+        return ListedRecords(self._items, self._decoder, indices)
 
     def decode(self, start: int, stop: int) -> list[Any]:
         """Return decoded records."""
-        items, decoder = self._items[start:stop], self._decoder
-        if not self._complete and (errors := [x for x in items if isinstance(x, DataError)]):
-            raise errors[0]
-        return items if decoder is None else [decoder(item) for item in items]
+        items = self._items
+        if self._picks is None:
+            items = items[start:stop]
+        else:
+            items = [items[index] for index in self._picks[start:stop].tolist()]
+        if DataError in set(map(type, items)):
+            raise next(item for item in items if isinstance(item, DataError))
+        return items if self._decoder is None else self._decoder(items)
 
 
 class Format(ABC):
@@ -97,17 +97,16 @@ class Format(ABC):
     suffixes: tuple[str, ...]
 
     @abstractmethod
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide a file into blocks.
 
         Args:
-            path: the file.
-            size: its size in bytes.
+            file: the file.
             advance: called with the number of bytes that were scanned.
         """
 
     @abstractmethod
-    def read(self, path: str, block: Block) -> list[Any]:
+    def read(self, file: DataFile, block: Block) -> list[Any]:
         """Return the records of a block, not decoded; raise an error if it cannot be read."""
 
     def load(self, blocks: Sequence[Callable[[], list[Any]]], counts: Sequence[int]) -> Records:
@@ -119,27 +118,55 @@ class Format(ABC):
         """
         items: list[Any] = []
         for read, count in zip(blocks, counts, strict=True):
-            items += _or_errors(read, count)
-        return ListedRecords.of(items, self.decode)
+            items += or_errors(read, count)
+        return ListedRecords(items, self.decode)
 
-    @property
-    def decode(self) -> Callable[[Any], Any] | None:
-        """The function that decodes a record, None if they are decoded when read."""
-        return None
+    def decode(self, items: list[Any]) -> list[Any]:
+        """Return decoded records; raise an error if one is corrupt."""
+        return items
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return where a record of a block is, for messages."""
         return f"record {index} after byte {block.start}"
 
 
-def _or_errors(read: Callable[[], list[Any]], count: int) -> list[Any]:
+def or_errors(read: Callable[[], Any], count: int) -> Any:
+    """Return the records that a function reads, or as many errors if it fails."""
     try:
         found = read()
     except Exception as error:  # whatever a library raises for a damaged file
+        if is_io_error(error):
+            raise
         return [DataError(f"{type(error).__name__}: {error}")] * count
     if len(found) != count:
         return [DataError(f"{len(found)} records where the index has {count}")] * count
     return found
+
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "LZ4",
+    b"PK\x03\x04": "zip",
+}
+
+
+def check_beginning(file: DataFile, data: bytes) -> None:
+    """Raise a `ValueError` if a file is compressed, or text in another encoding."""
+    kind = next((name for mark, name in _COMPRESSED.items() if data.startswith(mark)), None)
+    if data.startswith(b"BZh") and data[4:10] == b"1AY&SY":
+        kind = "bzip2"
+    if kind is not None:
+        raise ValueError(
+            f"'{file.path}' is compressed ({kind}), so records in it cannot be found without "
+            "reading it from the start: decompress it, or convert it to Parquet"
+        )
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        wide = data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
+        raise ValueError(
+            f"'{file.path}' is UTF-{32 if wide else 16}, expected UTF-8: convert it with iconv"
+        )
 
 
 class TextFormat(Format):
@@ -148,13 +175,15 @@ class TextFormat(Format):
     name = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")
 
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide the file after 1024 lines, or the last complete line of a megabyte."""
         scan, start = Scan(), 0
-        while start < size:
-            data = _complete_lines(path, start, size)
+        while start < file.size:
+            data = _complete_lines(file, start)
             if not data:
                 break
+            if start == 0:
+                check_beginning(file, data)
             for piece in _pieces(data):
                 if count := self._count(piece):
                     scan.blocks.append(Block(start, len(piece), count))
@@ -162,23 +191,27 @@ class TextFormat(Format):
             advance(len(data))
         return scan
 
-    def read(self, path: str, block: Block) -> list[Any]:
+    def read(self, file: DataFile, block: Block) -> list[Any]:
         """Return the lines of a block as texts; one that is not UTF-8 as an error."""
-        data = open_range(path, block.start, block.length)
+        data = open_range(file, block.start, block.length)
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        if not data.endswith(b"\n"):
+            data += b"\n"
+        lines = io.BytesIO(data).readlines()  # much faster than split()
+        if block.start == 0:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+        if len(lines) != block.records:
+            lines = [line for line in lines if self._is_record(line)]
         try:
-            lines: list[Any] = _lines(data.decode())
+            return [line.decode()[:-1] for line in lines]
         except UnicodeDecodeError:
-            lines = [_text_or_error(line) for line in _lines(data)]
-        if block.start == 0 and lines and isinstance(lines[0], str):
-            lines[0] = lines[0].removeprefix("\ufeff")
-        return self._records(lines, block)
+            return [_text_or_error(line) for line in lines]
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the offset of a line."""
         offset = block.start
-        for line in open_range(path, block.start, block.length).split(b"\n"):
+        for line in open_range(file, block.start, block.length).split(b"\n"):
             if self._is_record(line):
                 if index == 0:
                     break
@@ -192,9 +225,6 @@ class TextFormat(Format):
     def _is_record(self, line: bytes) -> bool:
         return True
 
-    def _records(self, lines: list[Any], block: Block) -> list[Any]:
-        return lines
-
 
 class JsonLinesFormat(TextFormat):
     """Lines of JSON; blank lines are ignored."""
@@ -202,21 +232,15 @@ class JsonLinesFormat(TextFormat):
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
 
-    @property
-    def decode(self) -> Callable[[Any], Any]:
-        """The JSON decoder."""
-        return _decode_json
+    def decode(self, items: list[Any]) -> list[Any]:
+        """Return the values of lines."""
+        return [_decode_json(text) for text in items]
 
     def _count(self, data: bytes) -> int:
         return sum(map(self._is_record, data.split(b"\n")))
 
     def _is_record(self, line: bytes) -> bool:
         return bool(line.strip())
-
-    def _records(self, lines: list[Any], block: Block) -> list[Any]:
-        if len(lines) == block.records:
-            return lines
-        return [line for line in lines if not isinstance(line, str) or line.strip()]
 
 
 _DECODER: Any = JSONDecoder()
@@ -232,12 +256,12 @@ def _decode_json(text: str) -> Any:
     return value if end == len(text) else _DECODER.decode(text)
 
 
-def _complete_lines(path: str, start: int, size: int) -> bytes:
+def _complete_lines(file: DataFile, start: int) -> bytes:
     """Read at least one line, and as many as fit into a block."""
     length = BLOCK_BYTES
     while True:
-        data = open_range(path, start, length)
-        if start + len(data) >= size:
+        data = open_range(file, start, length)
+        if start + len(data) >= file.size:
             return data
         end = data.rfind(b"\n") + 1
         if end:
@@ -256,105 +280,8 @@ def _pieces(data: bytes) -> list[bytes]:
     return [piece for piece in pieces if piece]
 
 
-def _lines(data: Any) -> list[Any]:
-    end = "\n" if isinstance(data, str) else b"\n"
-    lines: list[Any] = data.split(end)
-    if not lines[-1]:
-        lines.pop()
-    return lines
-
-
 def _text_or_error(line: bytes) -> str | DataError:
     try:
-        return line.decode()
+        return line.decode()[:-1]
     except UnicodeDecodeError as error:
         return DataError(f"not UTF-8: {error.reason} at byte {error.start} of the line")
-
-
-class ParquetFormat(Format):
-    """Rows of Parquet files, as dicts; a block is a row group.
-
-    Args:
-        columns: the columns to read, None for all.
-    """
-
-    name = "parquet"
-    suffixes = (".parquet", ".pq")
-
-    def __init__(self, columns: Sequence[str] | None = None) -> None:
-        self._columns = list(columns) if columns is not None else None
-        self._files: dict[str, Any] = {}
-
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
-        """Return the row groups, which the end of the file lists."""
-        try:
-            metadata = self._file(path).metadata
-        except ImportError:
-            raise
-        except Exception as error:
-            return Scan(damage=[(0, f"{type(error).__name__}: {error}")])
-        finally:
-            self._files.clear()
-            advance(size)
-        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-        found = [Block(n, one.total_byte_size, one.num_rows) for n, one in enumerate(groups)]
-        return Scan([block for block in found if block.records])
-
-    def read(self, path: str, block: Block) -> Any:
-        """Return the table of a row group."""
-        return self._file(path).read_row_group(
-            block.start, columns=self._columns, use_threads=False
-        )
-
-    def load(self, blocks: Sequence[Callable[[], Any]], counts: Sequence[int]) -> Records:
-        """Return the rows of several row groups."""
-        from pyarrow import concat_tables
-
-        tables = [_or_errors(read, count) for read, count in zip(blocks, counts, strict=True)]
-        schemas: list[Any] = [getattr(table, "schema", None) for table in tables]
-        if schemas[0] is not None and all(schemas[0].equals(schema) for schema in schemas):
-            return _Rows(concat_tables(tables))
-        rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
-        return ListedRecords.of([row for some in rows for row in some])
-
-    def where(self, path: str, block: Block, index: int) -> str:
-        """Return the row group and the row in it."""
-        return f"row {index} of row group {block.start}"
-
-    def check_columns(self, path: str) -> None:
-        """Raise a `ValueError` if a column does not exist."""
-        known = self._file(path).schema_arrow.names
-        unknown = [name for name in self._columns or () if name not in known]
-        if unknown:
-            raise ValueError(f"'{path}' has no column {unknown[0]!r}: it has {', '.join(known)}")
-
-    def _file(self, path: str) -> Any:
-        """Return an open file, of which some are kept."""
-        try:
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise ImportError(
-                "Parquet files need pyarrow: pip install 'stoker[parquet]'"
-            ) from error
-        if path not in self._files:
-            while len(self._files) >= _OPEN_FILES:
-                self._files.pop(next(iter(self._files))).close()
-            self._files[path] = ParquetFile(path)
-        return self._files[path]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_columns": self._columns, "_files": {}}
-
-
-class _Rows(Records):
-    """Rows of an Arrow table."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def pick(self, indices: Ints) -> "_Rows":
-        return _Rows(self._table.take(indices))
-
-    def decode(self, start: int, stop: int) -> list[Any]:
-        rows: list[Any] = self._table.slice(start, max(0, stop - start)).to_pylist()
-        return rows

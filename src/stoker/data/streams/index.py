@@ -1,17 +1,20 @@
 """The index of a source: the blocks of all its files, built once, cached and verified.
 
 The cache is one file per folder and format, ``.stoker-index/<format>.index`` next to the data, or
-in ``$XDG_CACHE_HOME/stoker`` if that folder cannot be written. It holds the size and the
-modification time of each file; a file that has another one is indexed again. A cache whose
-checksum is wrong is ignored.
+in the cache folder of Stoker if that folder cannot be written or the data is in an object store. It
+holds the size and the version of each file; a file that has another one is indexed again. A cache
+whose checksum is wrong is ignored.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -20,17 +23,20 @@ import xxhash
 from stoker.core.digest import digest
 from stoker.core.errors import DataError, WriteError
 from stoker.core.log import get_logger
-from stoker.data.streams.files import DataFile, find_files, status_of
-from stoker.data.streams.formats import Block, Format, JsonLinesFormat, ParquetFormat, TextFormat
+from stoker.data.streams.files import DataFile, find_files, is_url, status_of
+from stoker.data.streams.formats import Block, Format, JsonLinesFormat, TextFormat
 from stoker.data.streams.order import Ints
+from stoker.data.streams.parquet import ParquetFormat
+from stoker.data.streams.remote import at_once
 from stoker.data.streams.tar import TarFormat
 from stoker.storage import write_atomic
+from stoker.storage.locations import cache_folder, copy_folder
 
 FOLDER = ".stoker-index"
 FORMATS: dict[str, type[Format]] = {
     one.name: one for one in (JsonLinesFormat, TextFormat, ParquetFormat, TarFormat)
 }
-_VERSION = 1
+_VERSION = 2
 _SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".lz4", ".tgz", ".zip")
 
@@ -88,7 +94,7 @@ class Index:
     def versions(self) -> dict[str, str]:
         """The version of each file, by name."""
         files = (one.file for one in self.entries)
-        return {file.name: f"{file.size} bytes, {file.mtime_ns}" for file in files}
+        return {file.name: f"{file.size} bytes, {file.version}" for file in files}
 
     @property
     def fingerprint(self) -> str:
@@ -162,27 +168,44 @@ def build_index(
     places = cache_places(folder, format.name, cache)
     known = {one.file: one for one in read_cache(places, folder)}
     missing = [file for file in files if file not in known]
-    total, done = sum(file.size for file in missing), 0
     if missing:
         _log.debug(f"indexing {len(missing)} files in {folder}")
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, total)
-
-    for file in missing:
-        scan = format.scan(file.path, file.size, advance)
-        blocks = np.array(scan.blocks, np.int64).reshape(-1, 3)
-        known[file] = FileIndex(file, blocks, scan.damage)
-    if missing:
+        known |= _scan_all(missing, format, progress)
         current = {file.name for file in files}
         others = [one for one in known.values() if one.file.name not in current]
         _write_cache(places, format.name, [*others, *(known[file] for file in files)])
     index = Index(format.name, [known[file] for file in files])
-    _check_unchanged(index, paths)
+    if missing:
+        _check_unchanged(index, paths)
     return index
+
+
+def _scan_all(
+    files: list[DataFile], format: Format, progress: Callable[[int, int], None] | None
+) -> dict[DataFile, FileIndex]:
+    """Return the blocks of files; several files of a store are scanned at once."""
+    total, done, lock, failed = sum(file.size for file in files), 0, Lock(), Event()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        if failed.is_set():
+            raise InterruptedError(errno.EINTR, "another file could not be indexed")
+        with lock:
+            done += count
+            if progress is not None:
+                progress(done, total)
+
+    def scan(file: DataFile) -> FileIndex:
+        found = format.scan(file, advance)
+        return FileIndex(file, np.array(found.blocks, np.int64).reshape(-1, 3), found.damage)
+
+    scans: list[Callable[[], FileIndex]] = [partial(scan, file) for file in files]
+    results = at_once(scans) if files[0].is_remote else scans
+    try:
+        return {file: result() for file, result in zip(files, results, strict=True)}
+    except BaseException:
+        failed.set()  # ends the other threads
+        raise
 
 
 def _check_unchanged(index: Index, paths: list[str]) -> None:
@@ -198,12 +221,13 @@ def _check_unchanged(index: Index, paths: list[str]) -> None:
 
 def cache_places(folder: str, format: str, cache: Path | None) -> list[Path]:
     """Return the paths of the cache file, in the order in which they are tried."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    local = Path(home) / "stoker" / "indexes"
-    remote = f"{digest(folder)}-{format}.index"
+    if is_url(folder):  # buckets of the same name on two servers are two
+        name = f"{digest(str(copy_folder(folder)))}-{format}.index"
+        return [(cache or cache_folder() / "indexes") / name]
+    name = f"{digest(folder)}-{format}.index"
     if cache is not None:
-        return [cache / remote]
-    return [Path(folder) / FOLDER / f"{format}.index", local / remote]
+        return [cache / name]
+    return [Path(folder) / FOLDER / f"{format}.index", cache_folder() / "indexes" / name]
 
 
 def read_cache(places: list[Path], folder: str) -> list[FileIndex]:
@@ -225,8 +249,8 @@ def _entries(header: dict[str, Any], payload: bytes, folder: str) -> list[FileIn
         raise ValueError("its checksum is wrong")
     table = np.frombuffer(payload, np.int64).reshape(-1, 3)
     entries, start = [], 0
-    for name, size, mtime_ns, blocks, damage in header["files"]:
-        file = DataFile(os.path.join(folder, *name.split("/")), name, size, mtime_ns)
+    for name, size, version, blocks, damage in header["files"]:
+        file = DataFile(os.path.join(folder, *name.split("/")), name, size, version)
         damaged = [(offset, reason) for offset, reason in damage]
         entries.append(FileIndex(file, table[start : start + blocks], damaged))
         start += blocks
@@ -235,7 +259,7 @@ def _entries(header: dict[str, Any], payload: bytes, folder: str) -> list[FileIn
 
 def _write_cache(places: list[Path], format: str, entries: list[FileIndex]) -> None:
     rows = [
-        [one.file.name, one.file.size, one.file.mtime_ns, len(one.blocks), one.damage]
+        [one.file.name, one.file.size, one.file.version, len(one.blocks), one.damage]
         for one in entries
     ]
     payload = np.concatenate([one.blocks for one in entries]).tobytes()

@@ -25,6 +25,8 @@ class IterableSource:
         dataset: the dataset; it must not shuffle, because its state would leave out its buffer.
     """
 
+    is_remote = False
+
     def __init__(self, dataset: Any) -> None:
         self.dataset = deepcopy(dataset)  # its state is that of the last iterator
         self.counts = self.sizes = np.zeros(0, np.int64)
@@ -34,7 +36,7 @@ class IterableSource:
 
     def load(self, blocks: Ints) -> Records:
         """Return nothing: there are no blocks."""
-        return ListedRecords.of([])
+        return ListedRecords([])
 
     def where(self, block: int, index: int) -> str:
         """Return the number of an example."""

@@ -1,17 +1,20 @@
 """Sources: the records of files and of Hugging Face datasets, by position in a shuffled order."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from torch.utils.data import get_worker_info
 
 from stoker.core.errors import DataError
 from stoker.data.streams.files import check_version
-from stoker.data.streams.formats import Format, ParquetFormat, Records
+from stoker.data.streams.formats import Format, Records
 from stoker.data.streams.index import Index, build_index, files_of, format_of
-from stoker.data.streams.order import Ints, Order, epoch_key
+from stoker.data.streams.order import Ints, Order, Window, epoch_key
+from stoker.data.streams.parquet import ParquetFormat
+from stoker.data.streams.remote import ahead, at_once
 from stoker.storage import format_size
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -25,12 +28,14 @@ class Source(Protocol):
         sizes: the number of bytes of each block.
         fingerprint: changes with the data.
         versions: the versions of the files by name; empty if there are none.
+        is_remote: whether records are read from a store, which pays to begin early.
     """
 
     counts: Ints
     sizes: Ints
     fingerprint: str
     versions: dict[str, str]
+    is_remote: bool
 
     def load(self, blocks: Ints) -> Records:
         """Return the records of some blocks; those that cannot be read are errors."""
@@ -54,24 +59,40 @@ class FileSource:
         self.index, self.format = index, format
         self.counts, self.sizes = index.counts, index.sizes
         self.fingerprint, self.versions = index.fingerprint, index.versions
+        self.is_remote = any(entry.file.is_remote for entry in index.entries)
 
     def load(self, blocks: Ints) -> Records:
         """Read blocks."""
+        _keep_freed_memory()
         found = [self.index.block(int(number)) for number in blocks]
         for file in dict.fromkeys(file for file, _ in found):
             check_version(file)
-        readers = [partial(self.format.read, file.path, block) for file, block in found]
+        readers: list[Callable[[], list[Any]]] = [
+            partial(self.format.read, file, block) for file, block in found
+        ]
+        if self.is_remote:
+            readers = at_once(readers)
         return self.format.load(readers, [block.records for _, block in found])
 
     def where(self, block: int, index: int) -> str:
         """Return the file and the offset."""
         file, found = self.index.block(block)
-        return f"'{file.path}' at {self.format.where(file.path, found, index)}"
+        return f"'{file.path}' at {self.format.where(file, found, index)}"
 
     def summary(self) -> str:
         """Return the number of files, their format and size."""
         count, size = len(self.index.entries), format_size(self.index.bytes)
         return f"{count} {self.format.name} files, {size}"
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let the C library use the memory of a window again, which is twice as fast as new memory.
+
+    glibc returns memory above a limit to the system, and raises the limit when it frees a block
+    of up to 32 MB.
+    """
+    bytearray(31 << 20)  # is never touched, so it costs nothing
 
 
 class HuggingFaceSource:
@@ -81,6 +102,7 @@ class HuggingFaceSource:
         dataset: a ``datasets.Dataset``.
     """
 
+    is_remote = False
     _ROWS = 1000
 
     def __init__(self, dataset: Any) -> None:
@@ -138,7 +160,7 @@ def open_files(
             "on_error='skip' to leave out the rest of it"
         )
     if isinstance(kind, ParquetFormat) and columns is not None and index.records:
-        kind.check_columns(index.block(0)[0].path)
+        kind.check_columns(index.block(0)[0])
     if not index.records:
         raise ValueError(f"the source {source!r} has no records, expected at least one")
     return FileSource(index, kind)
@@ -249,13 +271,30 @@ class SourceReader:
 
     def _clear(self) -> None:
         self._order = lru_cache(2)(self._make_order)
-        self._window = lru_cache(1)(self._load)
+        self._loaded: dict[tuple[int, int], tuple[Window, Records]] = {}  # at most one window
+        self._next: dict[tuple[int, int], Callable[[], Any]] = {}  # begun, of a store
 
     def _make_order(self, epoch: int) -> Order:
         key = epoch_key(self.seed, epoch)
         return Order(self.source.counts, self.source.sizes, self.window, key)
 
-    def _load(self, epoch: int, start: int) -> Any:
+    def _window(self, epoch: int, start: int) -> tuple[Window, Records]:
+        if (epoch, start) not in self._loaded:
+            self._loaded.clear()  # first, so that its memory is used again while it is in the cache
+            self._loaded[epoch, start] = self._next_window(epoch, start)
+        return self._loaded[epoch, start]
+
+    def _next_window(self, epoch: int, start: int) -> tuple[Window, Records]:
+        """Load a window; of a store, begin to load the one after it."""
+        load = self._next.pop((epoch, start), partial(self._load, epoch, start))
+        self._next.clear()
+        loaded: tuple[Window, Records] = load()
+        after = loaded[0].stop
+        if self.source.is_remote and after < self.length and get_worker_info() is None:
+            self._next[epoch, after] = ahead(partial(self._load, epoch, after))
+        return loaded
+
+    def _load(self, epoch: int, start: int) -> tuple[Window, Records]:
         window = self._order(epoch).window(start)
         return window, self.source.load(window.blocks)
 

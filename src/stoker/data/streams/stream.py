@@ -187,8 +187,12 @@ class Stream(IterableDataset[Any]):
                 "a stream cannot be read by the workers of a DataLoader: pass workers= to "
                 "stoker.data.stream, and use the stream itself instead of a DataLoader"
             )
-        cursor = self._cursor = Cursor(self._plan, self.epoch, self._position, self._shard)
-        yield from cursor
+        self._cursor = Cursor(
+            self._plan, self.epoch, self._position, self._shard, on_end=self._begin_next_epoch
+        )
+        return iter(self._cursor)
+
+    def _begin_next_epoch(self, cursor: Cursor) -> None:
         if self._cursor is cursor:
             self.epoch, self._start, self._cursor = self.epoch + 1, cursor.end, None
 

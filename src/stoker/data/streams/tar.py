@@ -1,13 +1,18 @@
 """WebDataset shards: tar files in which consecutive members of the same name are a record."""
 
 import io
-import os
 import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from stoker.data.streams.files import open_range
-from stoker.data.streams.formats import BLOCK_BYTES, Block, Format, Scan
+from stoker.data.streams.files import (
+    DataFile,
+    HeaderReader,
+    RangeFile,
+    is_io_error,
+    open_range,
+)
+from stoker.data.streams.formats import BLOCK_BYTES, Block, Format, Scan, check_beginning
 
 _BLOCK = tarfile.BLOCKSIZE
 _REGULAR = b"0\0"
@@ -37,12 +42,13 @@ class TarFormat(Format):
     name = "webdataset"
     suffixes = (".tar",)
 
-    def scan(self, path: str, size: int, advance: Callable[[int], None]) -> Scan:
+    def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
         """Divide the archive between records, after each megabyte."""
+        check_beginning(file, open_range(file, 0, _BLOCK))
         scan = Scan()
         start = end = count = done = 0
         try:
-            for members in _grouped(_members_of_file(path, size)):
+            for members in _grouped(_members_of_file(file)):
                 if count and members[-1].end - start > BLOCK_BYTES:
                     scan.blocks.append(Block(start, end - start, count))
                     count = 0
@@ -50,27 +56,29 @@ class TarFormat(Format):
                 end, count = members[-1].end, count + 1
                 advance(end - done)
                 done = end
-            if open_range(path, max(0, size - _BLOCK), _BLOCK).strip(b"\0"):
+            if open_range(file, max(0, file.size - _BLOCK), _BLOCK).strip(b"\0"):
                 raise ValueError("the archive is cut off: it has no end mark")
         except (tarfile.TarError, ValueError) as error:
+            if is_io_error(error):
+                raise
             scan.damage.append((end, str(error) or type(error).__name__))
         if count:
             scan.blocks.append(Block(start, end - start, count))
-        advance(size - done)
+        advance(file.size - done)
         return scan
 
-    def read(self, path: str, block: Block) -> list[Any]:
+    def read(self, file: DataFile, block: Block) -> list[Any]:
         """Return the records of a block."""
-        data = open_range(path, block.start, block.length)
+        data = open_range(file, block.start, block.length)
         try:
             return [_record(data, members) for members in _grouped(_members(data))]
         except _UnusualHeaderError:
             members = _members_by_tarfile(io.BytesIO(data))
             return [_record(data, some) for some in _grouped(members)]
 
-    def where(self, path: str, block: Block, index: int) -> str:
+    def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the offset of the first header of a record."""
-        data = io.BytesIO(open_range(path, block.start, block.length))
+        data = io.BytesIO(open_range(file, block.start, block.length))
         members = list(_grouped(_members_by_tarfile(data)))[index]
         return f"byte {block.start + members[0].header}"
 
@@ -121,40 +129,43 @@ def _simple(header: bytes, at: int) -> _Member:
     size, name = header[124:135], header[:100]
     if header[156] not in _REGULAR or not _ZERO <= size[0] <= _NINE or header[345]:
         raise _UnusualHeaderError
-    return _Member(at, name.rstrip(b"\0").decode(), at + _BLOCK, int(size.rstrip(b" \0"), 8))
+    text = name.rstrip(b"\0").decode(errors="surrogateescape")
+    return _Member(at, text, at + _BLOCK, int(size.rstrip(b" \0"), 8))
 
 
-def _members_of_file(path: str, size: int) -> Iterator[_Member]:
+def _members_of_file(file: DataFile) -> Iterator[_Member]:
     """Yield the regular files of an archive, with checked headers."""
-    at = 0
-    while at + _BLOCK <= size:
-        header = open_range(path, at, _BLOCK)
+    at, headers = 0, HeaderReader(file)
+    while at + _BLOCK <= file.size:
+        header = headers.read(at, _BLOCK)
         if not header.strip(b"\0"):
             return
         tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")  # raises if it is damaged
         try:
             member = _simple(header, at)
         except _UnusualHeaderError:
-            with open(path, "rb") as file:
-                yield from _rest_by_tarfile(file, at)
+            yield from _rest_by_tarfile(file, at)
             return
-        if member.data + member.size > size:
+        if member.data + member.size > file.size:
             raise ValueError(f"the file {member.name!r} at byte {at} is cut off")
         yield member
         at = member.end
 
 
-def _rest_by_tarfile(file: Any, start: int) -> Iterator[_Member]:
-    size = os.fstat(file.fileno()).st_size
-    file.seek(start)
-    for member in _members_by_tarfile(file):
-        if member.data + member.size > size:
-            raise ValueError(f"the file {member.name!r} at byte {member.header} is cut off")
-        yield member
+def _rest_by_tarfile(file: DataFile, start: int) -> Iterator[_Member]:
+    with io.BufferedReader(RangeFile(file), BLOCK_BYTES if file.is_remote else _BLOCK) as archive:
+        archive.seek(start)
+        for member in _members_by_tarfile(archive):
+            if member.data + member.size > file.size:
+                raise ValueError(f"the file {member.name!r} at byte {member.header} is cut off")
+            yield member
 
 
 def _members_by_tarfile(file: Any) -> Iterator[_Member]:
     with tarfile.open(fileobj=file, mode="r:") as archive:
         for info in archive:
+            if info.issparse() or info.islnk() or info.issym():
+                kind = "sparse file" if info.issparse() else "link"
+                raise ValueError(f"{info.name!r} is a {kind}, expected regular files")
             if info.isreg():
                 yield _Member(info.offset, info.name, info.offset_data, info.size)

@@ -1,0 +1,221 @@
+"""Files that nobody here wrote: every kind is read correctly, or refused with its name."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+
+import pytest
+
+from stoker import data
+from stoker.core.errors import DataError
+
+
+def tar(path, members, **options):
+    with tarfile.open(path, "w", **options) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+# Text and JSON lines
+
+
+@pytest.mark.parametrize("lines", [["one", "", "drei ü", "四 🎈", "x" * 5000], ["a"], ["", ""]])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_lines_of_every_kind_are_those_of_python(tmp_path, lines, end, mark, closed):
+    path = tmp_path / "a folder" / "with spaces.txt"
+    path.parent.mkdir()
+    path.write_bytes(mark + (end.join(lines) + (end if closed else "")).encode())
+    expected = path.read_text("utf-8-sig").splitlines()
+    assert list(data.stream(path.parent)) == expected
+    assert sorted(data.stream(path, shuffle=True)) == sorted(expected)
+
+
+def test_empty_files_have_no_records_and_a_source_needs_one(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ValueError, match="has no records, expected at least one"):
+        data.stream(tmp_path)
+    (tmp_path / "b.txt").write_text("one\n")
+    assert list(data.stream(tmp_path)) == ["one"]
+
+
+def test_json_lines_of_every_kind_are_those_of_json(tmp_path):
+    values = [{"a": [1, {"b": None}]}, "text\u2028inside", 1.5e300, True, [], -0.0, "ü"]
+    texts = [json.dumps(value, ensure_ascii=n % 2 == 0) for n, value in enumerate(values)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\ufeff" + " \r\n".join(texts) + "\r\n \r\n\n", "utf-8", newline="")
+    assert list(data.stream(path)) == values
+
+
+@pytest.mark.parametrize(
+    ("pack", "kind"),
+    [(gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz"), (None, "Zstandard")],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.tar", "a.jsonl.gz", "b.tar.zst"])
+def test_compressed_files_are_refused_whatever_their_name(tmp_path, pack, kind, name):
+    content = b'{"a": 1}\n' * 100
+    (tmp_path / name).write_bytes(pack(content) if pack else b"\x28\xb5\x2f\xfd" + content)
+    format = "webdataset" if ".tar" in name else "jsonl"
+    for options in ({}, {"format": format}, {"format": format, "on_error": "skip"}):
+        with pytest.raises(ValueError, match="compressed"):
+            data.stream(tmp_path / name, **options)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_text_of_another_encoding_is_refused(tmp_path, encoding):
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding)
+    with pytest.raises(ValueError, match=r"UTF-(16|32).*expected UTF-8"):
+        data.stream(tmp_path, on_error="skip")
+
+
+def test_a_file_that_may_not_be_read_is_an_error_and_not_corrupt(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("one\n")
+    stream = data.stream(tmp_path, on_error="skip")
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(stream)
+
+
+def test_a_file_that_grows_is_reported(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n")
+    stream = data.stream(tmp_path)
+    with path.open("a") as file:
+        file.write("three\n")
+    with pytest.raises(DataError, match="has changed since the stream was made"):
+        list(stream)
+    assert list(data.stream(tmp_path)) == ["one", "two", "three"]
+
+
+# Parquet
+
+
+def test_rows_of_every_type_are_those_of_arrow(tmp_path):
+    import datetime
+    import decimal
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = 90
+    columns = {
+        "int": pa.array([None if n % 7 == 0 else n for n in range(rows)], pa.int32()),
+        "whole": pa.array(range(rows), pa.uint64()),
+        "float": pa.array([n / 7 for n in range(rows)], pa.float32()),
+        "half": pa.array([n % 2 == 0 for n in range(rows)]),
+        "text": pa.array([None if n % 5 == 0 else "ü" * n for n in range(rows)]),
+        "large": pa.array([str(n) for n in range(rows)], pa.large_string()),
+        "bytes": pa.array([os.urandom(n) for n in range(rows)]),
+        "ids": pa.array([list(range(n % 4)) for n in range(rows)], pa.list_(pa.int32())),
+        "gaps": pa.array([None if n % 3 == 0 else [n, None] for n in range(rows)]),
+        "words": pa.array([["a", "b"][: n % 3] for n in range(rows)]),
+        "deep": pa.array([{"x": [{"y": n}], "z": None} for n in range(rows)]),
+        "map": pa.array([[("k", n)] for n in range(rows)], pa.map_(pa.string(), pa.int64())),
+        "time": pa.array([datetime.datetime(2026, 1, 1, 0, 0, n % 60) for n in range(rows)]),
+        "decimal": pa.array([decimal.Decimal(n) / 4 for n in range(rows)]),
+        "nothing": pa.nulls(rows),
+        "kind": pa.array(["a", "b", "c"] * (rows // 3)).dictionary_encode(),
+        "fixed": pa.array([[n, n + 1] for n in range(rows)], pa.list_(pa.int64(), 2)),
+    }
+    table = pa.table(columns)
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    expected = table.to_pylist()
+    found = list(data.stream(tmp_path))
+    assert found == expected
+    assert [[type(v) for v in row.values()] for row in found] == [
+        [type(v) for v in row.values()] for row in expected
+    ]
+    shuffled = list(data.stream(tmp_path, shuffle=True).shard(1, 3))
+    assert all(row in expected for row in shuffled)
+    assert len(shuffled) == rows // 3
+
+
+def test_files_whose_columns_differ_keep_their_own(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "0.parquet")
+    parquet.write_table(pa.table({"a": [2], "b": ["x"]}), tmp_path / "1.parquet")
+    assert list(data.stream(tmp_path)) == [{"a": 1}, {"a": 2, "b": "x"}]
+
+
+def test_two_columns_of_the_same_name_are_refused(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    parquet.write_table(table, tmp_path / "0.parquet")
+    with pytest.raises(DataError, match="two columns are called 'a'"):
+        data.stream(tmp_path)
+    with pytest.raises(ValueError, match="columns is empty"):
+        data.stream(tmp_path, columns=[])
+
+
+# Tar
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_archives_with_long_and_foreign_names_are_those_of_tarfile(tmp_path, kind):
+    names = ["a b.txt", "deep/" * 12 + "n.txt", "x.tar.gz", "no_suffix", ".hidden.txt"]
+    if kind != tarfile.USTAR_FORMAT:
+        names += ["é" * 90 + ".txt", "long/" * 60 + "m.TXT"]
+    members = {name: name.encode() * 3 for name in names}
+    tar(tmp_path / "a.tar", members, format=kind)
+    found = list(data.stream(tmp_path))
+    assert [{k: v for k, v in one.items() if k != "__key__"} for one in found] == [
+        {name.rpartition("/")[2].partition(".")[2].lower(): content}
+        for name, content in members.items()
+    ]
+
+
+def test_global_pax_headers_and_folders_are_left_out(tmp_path):
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}
+    ) as archive:
+        folder = tarfile.TarInfo("d")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        info = tarfile.TarInfo("d/a.txt")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+    assert list(data.stream(tmp_path)) == [{"__key__": "d/a", "txt": b"abc"}]
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_links_whose_contents_would_be_missing_are_refused(tmp_path, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        info = tarfile.TarInfo("a.txt")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+        link = tarfile.TarInfo("b.txt")
+        link.type, link.linkname = kind, "a.txt"
+        archive.addfile(link)
+    with pytest.raises(DataError, match=r"'b\.txt' is a link, expected regular files"):
+        data.stream(tmp_path)
+
+
+# Hugging Face
+
+
+def test_images_of_a_dataset_are_decoded(tmp_path):
+    import datasets
+    from PIL import Image
+
+    datasets.disable_progress_bars()
+    images = [Image.new("RGB", (4, 4), (n, 0, 0)) for n in range(20)]
+    features = datasets.Features({"image": datasets.Image(), "n": datasets.Value("int64")})
+    found = datasets.Dataset.from_dict({"image": images, "n": list(range(20))}, features=features)
+    stream = data.stream(found, shuffle=8, seed=1)
+    rows = {row["n"]: row["image"].getpixel((0, 0)) for row in stream}
+    assert rows == {n: (n, 0, 0) for n in range(20)}
