@@ -123,6 +123,10 @@ same-bits: .venv/installed-dev
 	STOKER_SAME_BITS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
 	    tests/parallel/test_logical_ranks.py $(ARGS)
 
+optimizers: .venv/installed-dev
+	STOKER_OPTIMIZERS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
+	    tests/parallel/test_optimizers.py $(ARGS)
+
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)
 

@@ -13,7 +13,7 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.types import Batch
 from stoker.data import DataShard
-from stoker.engine import optimizer_fast_path
+from stoker.engine import averaging, optimizer_fast_path
 from stoker.engine.checks import (
     check_arguments,
     check_optimizer,
@@ -197,24 +197,35 @@ class Engine:
         return self.model.training
 
     def train(self) -> None:
-        """Put the model into training mode."""
+        """Put the model into training mode, and optimizers that have one."""
         self.model.train()
+        for one in averaging.switching(self._all_optimizers):
+            one.train()
 
     def eval(self) -> None:
-        """Put the model into evaluation mode."""
+        """Put the model into evaluation mode, and optimizers that have one."""
         self.model.eval()
+        for one in averaging.switching(self._all_optimizers):
+            one.eval()
 
     @contextmanager
     def mode(self, *, training: bool) -> Iterator[None]:
-        """Within this context, the model is in that mode; every module gets its old mode back."""
+        """Within this context, the model is in that mode; every module gets its old mode back.
+
+        An optimizer that averages weights puts the average into the model for evaluation.
+        """
         parts = [self.model]
         if isinstance(self.given_criterion, nn.Module):
             parts.append(self.given_criterion)
         before = [(module, module.training) for part in parts for module in part.modules()]
         for part in parts:
             part.train(training)
+        if training:
+            for one in averaging.switching(self._all_optimizers):
+                one.train()
         try:
-            yield
+            with averaging.evaluated_weights([] if training else self._all_optimizers):
+                yield
         finally:
             for module, flag in before:
                 module.training = flag
@@ -226,6 +237,9 @@ class Engine:
         self._all_optimizers = list(self.optimizers.values())
         for one in self._all_optimizers:
             prefer_foreach(one)
+            self.parallel_model.adapt_optimizer(one)
+        for one in averaging.switching(self._all_optimizers):
+            one.train()
         known = self.parallel_model.parameter_indices
         self._indices = {k: known[id(o)] for k, o in self.optimizers.items() if id(o) in known}
         if self.stages is not None and len(self._indices) < len(self.optimizers):
@@ -257,9 +271,12 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Return all state that training changes; keys of the model have no wrapper prefix."""
         criterion = self.given_criterion
-        states = {name: one.state_dict() for name, one in self.optimizers.items()}
+        states = {
+            name: averaging.add_weights(one, one.state_dict())
+            for name, one in self.optimizers.items()
+        }
         return {
-            "model": unwrap(self.model).state_dict(),
+            "model": averaging.weights_to_save(unwrap(self.model), self._all_optimizers),
             "criterion": criterion.state_dict() if isinstance(criterion, nn.Module) else {},
             "optimizers": {
                 name: self._indices[name].to_global(state) if name in self._indices else state
@@ -288,10 +305,13 @@ class Engine:
 
         Extra state of modules, from `get_extra_state`, is included.
         """
-        return self.parallel_model.full_weights(unwrap(self.model).state_dict())
+        weights = averaging.weights_to_save(unwrap(self.model), self._all_optimizers)
+        return self.parallel_model.full_weights(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        for name, optimizer in self.optimizers.items():
+            averaging.prepare_to_load(optimizer, state["optimizers"][name])
         unwrap(self.model).load_state_dict(self.local_weights(state["model"]))
         if isinstance(self.given_criterion, nn.Module):
             self.given_criterion.load_state_dict(state["criterion"])
@@ -299,6 +319,7 @@ class Engine:
             saved = state["optimizers"][name]
             index = self._indices.get(name)
             saved = saved if index is None else index.to_local(saved)
+            saved = averaging.load_weights(optimizer, saved)
             optimizer.load_state_dict(keep_implementation(optimizer, saved))
         for name, scheduler in self.lr_schedulers.items():
             scheduler.load_state_dict(state["lr_schedulers"][name])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as c10d
@@ -50,6 +51,9 @@ class ParallelModel:
 
     def add(self, module: nn.Module) -> None:
         """Synchronize the gradients of another module too, such as a criterion with parameters."""
+
+    def adapt_optimizer(self, optimizer: Optimizer) -> None:
+        """Let an optimizer update split parameters as it updates complete ones."""
 
     def seed(self, seed: int | None) -> None:
         """Seed all generators for the shard of the data that this process reads."""
@@ -154,6 +158,7 @@ class Distributed(ParallelModel):
         self.data_group = self._group(data_dims) if data_dims else None
         self.data_rank = c10d.get_rank(self.data_group) if data_dims else 0
         self._only_replicates = self._dims == ("replicate",)
+        self._adapted: WeakSet[Optimizer] = WeakSet()
         self._statistics: BatchStatistics | None = None
         if layout.sync_batchnorm and self.data_group is not None:
             self._statistics = sync_batch_norms(model, self.data_group)
@@ -195,6 +200,14 @@ class Distributed(ParallelModel):
         """Synchronize the gradients of another module too, such as a criterion with parameters."""
         if self.data_group is not None and any(True for _ in module.parameters()):
             self._syncs.append(AllReduceSync(module, self.data_group))
+
+    def adapt_optimizer(self, optimizer: Optimizer) -> None:
+        """Let an optimizer update split parameters as it updates complete ones."""
+        if not self._only_replicates and optimizer not in self._adapted:
+            from stoker.parallel.optimizer_probe import adapt_optimizer  # most need none
+
+            self._adapted.add(optimizer)
+            adapt_optimizer(optimizer, has_stages=self.stages is not None)
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:

@@ -326,7 +326,7 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
             faults.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
     for name, saved in shared["engine"]["optimizers"].items():
         if name in engine.optimizers:
-            kind = type(engine.optimizers[name]).__name__
+            kind = type(engine.optimizers[name])
             faults += _compare_groups(kind, saved["param_groups"], state["optimizers"][name])
     if faults:
         raise CheckpointMismatchError(
@@ -335,8 +335,14 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
         )
 
 
-def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
-    """Return how the saved parameter groups differ from the optimizer's."""
+def _compare_groups(kind: type[Any], saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
+    """Return how the saved parameter groups differ from the optimizer's.
+
+    Optimizers that are not torch's own may add options to their groups when they step.
+    """
+    if not kind.__module__.startswith("torch.optim") and len(saved) == len(state["param_groups"]):
+        pairs = zip(saved, state["param_groups"], strict=True)
+        saved = [{k: v for k, v in one.items() if k in own} for one, own in pairs]
     before, now = (
         [[set(group) - {"initial_lr"}, len(group["params"])] for group in groups]
         for groups in (saved, state["param_groups"])
@@ -344,4 +350,4 @@ def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -
     if before == now:
         return []
     sizes = " and ".join(str([size for _, size in groups]) for groups in (before, now))
-    return [f"{kind} has other options or groups: of sizes {sizes}"]
+    return [f"{kind.__name__} has other options or groups: of sizes {sizes}"]
