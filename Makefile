@@ -8,7 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak fuzz store stuck reshard switchers cookbook \
-    matrix same-bits streams bench-streams clean same-python
+    matrix same-bits optimizers streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"

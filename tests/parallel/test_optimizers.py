@@ -75,7 +75,7 @@ def test_one_process_continues_what_two_have_saved(name, tmp_path):
     compare(optimized(None, name, tmp_path), alone(name))
 
 
-def test_the_probe_tells_what_is_updated_together():
+def test_the_probe_finds_what_is_updated_together():
     model = nn.Sequential(nn.Linear(300, 8), nn.Conv2d(2, 3, 3))
     for name in ("Lamb", "Adafactor"):  # groups that differ in their rates are of one kind
         assert find_coupling(make_optimizer(name, model)).kinds == {(0, 1), (0, 2), (0, 4)}

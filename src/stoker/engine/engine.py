@@ -14,6 +14,7 @@ from stoker.core.errors import did_you_mean
 from stoker.core.types import Batch
 from stoker.data import DataShard
 from stoker.engine import averaging, optimizer_fast_path
+from stoker.engine.activation_checkpointing import Recompute, checkpoint_activations
 from stoker.engine.checks import (
     check_arguments,
     check_optimizer,
@@ -57,6 +58,9 @@ class Engine:
         layout: how the job is split over processes; by default each has a copy of the model.
         compile: run model and criterion through `torch.compile`; a string names the backend, or
             is "blocks" to compile only the repeated blocks of the model, once for all of them.
+        activation_checkpointing: compute activations again in the backward pass to save memory:
+            those of the repeated "blocks" of the model; "selective", which keeps results of matrix
+            products and attention in them; "full", which includes all other parts.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Engine:
         norm_type: float = 2.0,
         layout: Layout | None = None,
         compile: bool | str = False,
+        activation_checkpointing: Recompute | None = None,
     ) -> None:
         check_arguments(model, criterion, lr_step, clip_norm, clip_value, layout)
         self.device = resolve_device(device)
@@ -100,6 +105,7 @@ class Engine:
         is_split = self.layout.processes > self.layout.replicate
         if is_split or self.layout.sync_batchnorm:  # the model is about to be changed
             self.described = describe_model(model, optimizer)
+        checkpoint_activations(model, activation_checkpointing)
         compile_blocks(model, compile)
         self.parallel_model = wrap_model(
             self.layout, model, self.device, list_optimizers(optimizer)

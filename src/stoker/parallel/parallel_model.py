@@ -76,6 +76,9 @@ class ParallelModel:
     def after_backward(self) -> None:
         """Synchronize the gradients that the backward pass has not."""
 
+    def reduce_gradients(self) -> None:
+        """Synchronize gradients after backward passes that did not; for copies of the model."""
+
     def sync_buffers(self) -> None:
         """Copy buffers from the first process, so that all evaluate the same model."""
 
@@ -221,6 +224,11 @@ class Distributed(ParallelModel):
         """Synchronize the gradients that the backward pass has not."""
         for sync in self._syncs:
             sync.after_backward()
+
+    def reduce_gradients(self) -> None:
+        """Synchronize gradients after backward passes that did not; for copies of the model."""
+        for sync in self._syncs:
+            sync.reduce()
 
     def sync_buffers(self) -> None:
         """Copy buffers from the first process, so that all evaluate the same model."""

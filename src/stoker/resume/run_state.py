@@ -122,8 +122,10 @@ class RunState:
 
     def _observed(self) -> dict[str, Any]:
         """What each rank observes for itself."""
+        schedule = self.step.schedule
         return {
             "step": self.step.state_dict() if isinstance(self.step, Stateful) else {},
+            "schedule": schedule.state_dict() if isinstance(schedule, Stateful) else {},
             "hooks": {h.name: h.state_dict() for h in self.hooks if not h.replicated_state},
             "events": self.run.events.state_dict(),
         }
@@ -168,6 +170,9 @@ class RunState:
         length.restore(saved.info["settings"]["total_steps"], shared["run"]["limits"][0])
         if isinstance(self.step, Stateful) and shared["step"]:
             self.step.load_state_dict(shared["step"])
+        schedule = self.step.schedule
+        if isinstance(schedule, Stateful) and shared.get("schedule"):
+            schedule.load_state_dict(shared["schedule"])
         run.events.load_state_dict(shared["events"])
         self.history[:] = shared["history"]
         self._log_unmatched_hooks(shared["hooks"])
