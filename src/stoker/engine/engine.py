@@ -29,6 +29,7 @@ from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.engine.target_weight import target_weight
 from stoker.parallel import Layout, Stages, local_weights, wrap_model
+from stoker.parallel.meta_device import is_meta
 
 LrStep: TypeAlias = Literal["step", "epoch"]
 
@@ -99,7 +100,7 @@ class Engine:
         self.grad_norm: Tensor | None = None
         self.lr_updates = 0
         self.compile_mode = compile
-        self.model = model.to(self.device)
+        self.model = model if is_meta(model) else model.to(self.device)
         check_optimizer(optimizer, model, criterion)
         self.described: dict[str, Any] | None = None
         is_split = self.layout.processes > self.layout.replicate

@@ -18,6 +18,7 @@ from stoker.core.types import Batch
 from stoker.parallel.batch_norm import BatchStatistics, sync_batch_norms
 from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import MESH_ORDER, Layout
+from stoker.parallel.meta_device import is_meta, materialize
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
 from stoker.parallel.pipeline.stages import Stages, split_model
 from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
@@ -324,27 +325,44 @@ class Distributed(ParallelModel):
 def wrap_model(
     layout: Layout, model: nn.Module, device: torch.device, optimizers: Iterable[Optimizer]
 ) -> ParallelModel:
-    """Split a model in place by its layout, and let its optimizers update the new parameters."""
+    """Split a model in place by its layout, and let its optimizers update the new parameters.
+
+    A model on the meta device gets its values: of shards, each process allocates only its own.
+    """
+    optimizers = list(optimizers)
+    if is_meta(model) and (layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1):
+        before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+        materialize(model, device)
+        _replace(optimizers, before, model)
     if layout.logical_ranks is not None:
         from stoker.parallel.logical.model import LogicalModel  # it extends ParallelModel
 
         return LogicalModel(layout, model)
     if layout.processes == 1:
         return ParallelModel()
-    optimizers = list(optimizers)
     before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
     tied, memory = tied_names(model), find_shared_memory(model)
     made = Distributed(layout, model, device, one_optimizer=len(optimizers) == 1)
     check_ties(model, tied, memory, str(layout))
+    _replace(optimizers, before, model, made)
+    return made
+
+
+def _replace(
+    optimizers: Iterable[Optimizer],
+    before: list[tuple[str, int]],
+    model: nn.Module,
+    made: Distributed | None = None,
+) -> None:
+    """Let optimizers update the parameters that have replaced those of ``before``, by name."""
     now = dict(model.named_parameters(remove_duplicate=False))
     replaced: dict[int, nn.Parameter | None] = {}
     for name, key in before:  # a tied parameter may remain under its second name only
         replaced[key] = replaced.get(key) if replaced.get(key) is not None else now.get(name)
     for optimizer in optimizers:
-        if made.stages is not None:
+        if made is not None and made.stages is not None:
             made.parameter_indices[id(optimizer)] = ParameterIndex.of(optimizer, replaced)
         replace_parameters(optimizer, replaced)
-    return made
 
 
 def _make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
