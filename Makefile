@@ -8,7 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak fuzz store stuck reshard switchers cookbook \
-    matrix models same-bits streams bench-streams clean same-python
+    matrix models same-bits optimizers streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -130,6 +130,10 @@ same-bits: .venv/installed-dev
 
 models: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_MODELS=all .venv/bin/python -m pytest -q tests/parallel/test_stock_models.py $(ARGS)
+
+optimizers: .venv/installed-dev
+	STOKER_OPTIMIZERS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
+	    tests/parallel/test_optimizers.py $(ARGS)
 
 matrix: .venv/installed-dev
 	STOKER_MATRIX=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_state_matrix.py $(ARGS)

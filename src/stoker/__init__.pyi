@@ -19,6 +19,7 @@ from stoker.engine import Engine as Engine
 from stoker.engine import ForwardBackward as ForwardBackward
 from stoker.engine import PipelineSchedule as PipelineSchedule
 from stoker.engine import PlainSchedule as PlainSchedule
+from stoker.engine import RetrySchedule as RetrySchedule
 from stoker.engine import Schedule as Schedule
 from stoker.engine import StepContext as StepContext
 from stoker.hooks import Hook as Hook

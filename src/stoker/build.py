@@ -16,7 +16,7 @@ from stoker.core import dist
 from stoker.core.errors import CheckpointError, StokerError, did_you_mean, is_sentence, sentence
 from stoker.core.seed import seed_all
 from stoker.data import BatchFeeder, DataShard
-from stoker.engine import Engine
+from stoker.engine import Engine, RetrySchedule
 from stoker.engine.checks import resolve_device
 from stoker.engine.compile import check_backend
 from stoker.engine.defer_dynamo import defer_dynamo
@@ -186,12 +186,21 @@ def _build_parts(
         per_epoch = _steps_per_epoch(run, loaders.get("train_loader"), shard)
         steps = _scheduler_steps(run, per_epoch)
         scheduler = _scheduler(builder, tree.get("lr_scheduler"), optimizer, steps)
-    names = ("lr_step", "device", "precision", "clip_norm", "clip_value", "compile")
+    names: tuple[str, ...] = (
+        "lr_step",
+        "device",
+        "precision",
+        "clip_norm",
+        "clip_value",
+        "compile",
+    )
+    names += ("activation_checkpointing",)
     settings = {name: getattr(run, name) for name in names}
     trainer = Trainer(
         Engine(model, optimizer, criterion, lr_scheduler=scheduler, layout=layout, **settings),
         [*_hooks(builder, tree.get("hooks") or [], run, config), *hooks],
         step=builder.build(tree.get("step"), "step"),
+        schedule=RetrySchedule() if tree["run"]["micro_batch"] == "auto" else None,
         accumulate=run.accumulate or 1,
         last_window=run.last_window,
         run_dir=folder,
@@ -207,7 +216,7 @@ def _run_folder(config: Config, run: RunConfig) -> RunFolder | None:
     return RunFolder(working_folder(run.dir, "run.dir") / (run.name or config.name))
 
 
-def _batch_size(run: RunConfig, loader: Any) -> dict[str, int]:
+def _batch_size(run: RunConfig, loader: Any) -> dict[str, Any]:
     """Return ``run.micro_batch`` as an argument of a loader that does not set its batch size."""
     own = isinstance(loader, Lazy) and {"batch_size", "batch_sampler"} & loader.keys()
     return {} if own or run.micro_batch is None else {"batch_size": run.micro_batch}
@@ -236,15 +245,19 @@ def _with_batch_sizes(run: RunConfig, tree: Mapping[str, Any], config: Config) -
         accepted = parameters(config.callee(loader))
         by_position = dict(zip(positional_names(accepted or {}), loader.args, strict=False))
         own = {**by_position, **loader}.get("batch_size")
-    if run.micro_batch is not None and own is not None and own != run.micro_batch:
+    given = None if run.micro_batch == "auto" else run.micro_batch
+    if run.micro_batch == "auto" and own is None and run.global_batch is None:
         raise ValueError(
-            f"train_loader.batch_size is {own}, but run.micro_batch is {run.micro_batch}: "
+            "run.micro_batch=auto divides the batches of a step until they fit, but their size is "
+            "unknown: set run.global_batch"
+        )
+    if given is not None and own is not None and own != given:
+        raise ValueError(
+            f"train_loader.batch_size is {own}, but run.micro_batch is {given}: "
             "set only one of them"
         )
     ranks = layout_of(run).filled(dist.world_size()).data_ranks
-    micro, accumulate, total = batch_sizes(
-        run.micro_batch or own, run.accumulate, run.global_batch, ranks
-    )
+    micro, accumulate, total = batch_sizes(given or own, run.accumulate, run.global_batch, ranks)
     if micro is not None and own is None and accepted is not None and "batch_size" not in accepted:
         raise ValueError(
             f"run.micro_batch is {micro}, but {getattr(loader, 'target', 'train_loader')} has no "

@@ -151,6 +151,7 @@ class Step:
                 on_output,
                 weights.weigh,
                 None if model.logical_ranks is None else self._logical_step(run, "train"),
+                run.outputs.clear,
             )
         )
         if weights.total is not None and (total := weights.total()) != weights.expected:

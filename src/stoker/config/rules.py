@@ -26,6 +26,11 @@ def at_least(least: int) -> Rule:
     return rule(lambda value: value >= least, f"at least {least}")
 
 
+def at_least_or_auto(least: int) -> Rule:
+    """Return the rule for integers from ``least``, or "auto"."""
+    return rule(lambda value: value == "auto" or value >= least, f"at least {least}, or auto")
+
+
 SEED = rule(lambda value: -(2**63) <= value < 2**64, "an integer of at most 64 bits")
 THREADS = rule(lambda value: 1 <= value <= 4096, "between 1 and 4096")
 SIZE = rule(lambda value: value >= 1 or value == -1, "an integer of at least 1, or -1 to fill")

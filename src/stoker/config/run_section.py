@@ -108,10 +108,13 @@ class RunConfig:
     compile: bool | str = _option(
         False, "Compile model and loss: true, the name of a backend, or 'blocks'."
     )
+    activation_checkpointing: Literal["full", "selective", "blocks"] | None = _option(
+        None, "Compute activations again in the backward pass: full, selective or blocks."
+    )
     deterministic: bool = _option(False, "Use only deterministic algorithms.")
     threads: int | None = _option(None, "CPU threads per operation.", rules.THREADS)
-    micro_batch: int | None = _option(
-        None, "Samples per forward pass and process.", rules.at_least(1)
+    micro_batch: int | Literal["auto"] | None = _option(
+        None, "Samples per forward pass and process; auto: what fits.", rules.at_least_or_auto(1)
     )
     accumulate: int | None = _option(None, "Micro-batches per step. Default: 1.", rules.at_least(1))
     global_batch: int | None = _option(

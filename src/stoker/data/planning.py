@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from stoker.core import dist
 from stoker.core.errors import check_number
+from stoker.core.out_of_memory import free_memory, is_out_of_memory
 from stoker.core.types import Batch
 from stoker.data.feeder import BatchFeeder, LastWindow, count_of
 from stoker.data.sharding import DataShard
@@ -73,16 +72,12 @@ def find_batch_size(attempt: Callable[[int], Any], *, start: int = 1, largest: i
 
 
 def _fits(attempt: Callable[[int], Any], size: int) -> bool:
+    fits = True
     try:
         attempt(size)
-    except (torch.OutOfMemoryError, MemoryError):
-        fits = False
-    except RuntimeError as error:  # the allocator of the CPU
-        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         fits = False
-    else:
-        fits = True
-    if torch.accelerator.is_available():  # untested: CI has no accelerator
-        torch.accelerator.empty_cache()
+    free_memory()
     return bool(dist.all_reduce_max(0.0 if fits else 1.0)[0] == 0.0)

@@ -13,7 +13,8 @@ from stoker.core import dist
 from stoker.core.errors import did_you_mean
 from stoker.core.types import Batch
 from stoker.data import DataShard
-from stoker.engine import optimizer_fast_path
+from stoker.engine import averaging, optimizer_fast_path
+from stoker.engine.activation_checkpointing import Recompute, checkpoint_activations
 from stoker.engine.checks import (
     check_arguments,
     check_optimizer,
@@ -28,6 +29,7 @@ from stoker.engine.fused import keep_implementation, prefer_foreach
 from stoker.engine.precision import Precision, PrecisionName
 from stoker.engine.target_weight import target_weight
 from stoker.parallel import Layout, Stages, local_weights, wrap_model
+from stoker.parallel.meta_device import is_meta
 
 LrStep: TypeAlias = Literal["step", "epoch"]
 
@@ -57,6 +59,9 @@ class Engine:
         layout: how the job is split over processes; by default each has a copy of the model.
         compile: run model and criterion through `torch.compile`; a string names the backend, or
             is "blocks" to compile only the repeated blocks of the model, once for all of them.
+        activation_checkpointing: compute activations again in the backward pass to save memory:
+            those of the repeated "blocks" of the model; "selective", which keeps results of matrix
+            products and attention in them; "full", which includes all other parts.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Engine:
         norm_type: float = 2.0,
         layout: Layout | None = None,
         compile: bool | str = False,
+        activation_checkpointing: Recompute | None = None,
     ) -> None:
         check_arguments(model, criterion, lr_step, clip_norm, clip_value, layout)
         self.device = resolve_device(device)
@@ -94,12 +100,13 @@ class Engine:
         self.grad_norm: Tensor | None = None
         self.lr_updates = 0
         self.compile_mode = compile
-        self.model = model.to(self.device)
+        self.model = model if is_meta(model) else model.to(self.device)
         check_optimizer(optimizer, model, criterion)
         self.described: dict[str, Any] | None = None
         is_split = self.layout.processes > self.layout.replicate
         if is_split or self.layout.sync_batchnorm:  # the model is about to be changed
             self.described = describe_model(model, optimizer)
+        checkpoint_activations(model, activation_checkpointing)
         compile_blocks(model, compile)
         self.parallel_model = wrap_model(
             self.layout, model, self.device, list_optimizers(optimizer)
@@ -197,24 +204,35 @@ class Engine:
         return self.model.training
 
     def train(self) -> None:
-        """Put the model into training mode."""
+        """Put the model into training mode, and optimizers that have one."""
         self.model.train()
+        for one in averaging.switching(self._all_optimizers):
+            one.train()
 
     def eval(self) -> None:
-        """Put the model into evaluation mode."""
+        """Put the model into evaluation mode, and optimizers that have one."""
         self.model.eval()
+        for one in averaging.switching(self._all_optimizers):
+            one.eval()
 
     @contextmanager
     def mode(self, *, training: bool) -> Iterator[None]:
-        """Within this context, the model is in that mode; every module gets its old mode back."""
+        """Within this context, the model is in that mode; every module gets its old mode back.
+
+        An optimizer that averages weights puts the average into the model for evaluation.
+        """
         parts = [self.model]
         if isinstance(self.given_criterion, nn.Module):
             parts.append(self.given_criterion)
         before = [(module, module.training) for part in parts for module in part.modules()]
         for part in parts:
             part.train(training)
+        if training:
+            for one in averaging.switching(self._all_optimizers):
+                one.train()
         try:
-            yield
+            with averaging.evaluated_weights([] if training else self._all_optimizers):
+                yield
         finally:
             for module, flag in before:
                 module.training = flag
@@ -226,6 +244,9 @@ class Engine:
         self._all_optimizers = list(self.optimizers.values())
         for one in self._all_optimizers:
             prefer_foreach(one)
+            self.parallel_model.adapt_optimizer(one)
+        for one in averaging.switching(self._all_optimizers):
+            one.train()
         known = self.parallel_model.parameter_indices
         self._indices = {k: known[id(o)] for k, o in self.optimizers.items() if id(o) in known}
         if self.stages is not None and len(self._indices) < len(self.optimizers):
@@ -257,9 +278,12 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Return all state that training changes; keys of the model have no wrapper prefix."""
         criterion = self.given_criterion
-        states = {name: one.state_dict() for name, one in self.optimizers.items()}
+        states = {
+            name: averaging.add_weights(one, one.state_dict())
+            for name, one in self.optimizers.items()
+        }
         return {
-            "model": unwrap(self.model).state_dict(),
+            "model": averaging.weights_to_save(unwrap(self.model), self._all_optimizers),
             "criterion": criterion.state_dict() if isinstance(criterion, nn.Module) else {},
             "optimizers": {
                 name: self._indices[name].to_global(state) if name in self._indices else state
@@ -288,10 +312,13 @@ class Engine:
 
         Extra state of modules, from `get_extra_state`, is included.
         """
-        return self.parallel_model.full_weights(unwrap(self.model).state_dict())
+        weights = averaging.weights_to_save(unwrap(self.model), self._all_optimizers)
+        return self.parallel_model.full_weights(weights)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        for name, optimizer in self.optimizers.items():
+            averaging.prepare_to_load(optimizer, state["optimizers"][name])
         unwrap(self.model).load_state_dict(self.local_weights(state["model"]))
         if isinstance(self.given_criterion, nn.Module):
             self.given_criterion.load_state_dict(state["criterion"])
@@ -299,6 +326,7 @@ class Engine:
             saved = state["optimizers"][name]
             index = self._indices.get(name)
             saved = saved if index is None else index.to_local(saved)
+            saved = averaging.load_weights(optimizer, saved)
             optimizer.load_state_dict(keep_implementation(optimizer, saved))
         for name, scheduler in self.lr_schedulers.items():
             scheduler.load_state_dict(state["lr_schedulers"][name])

@@ -81,6 +81,7 @@ class ForwardBackward:
                 engine.backward,
                 on_output,
                 weights.weigh,
+                restart=outputs.clear,
             )
         )
         if weights.total is not None and (total := weights.total()) != weights.expected:

@@ -14,6 +14,7 @@ from stoker.core.tree import batch_size, concatenate, describe, split_batch
 from stoker.core.types import Batch
 from stoker.engine.engine import Engine
 from stoker.engine.logical_schedule import LogicalSchedule
+from stoker.engine.retry_schedule import RetrySchedule
 from stoker.engine.schedule import (
     Forward,
     Schedule,
@@ -354,6 +355,17 @@ def _replace_model(engine: Engine, model: Callable[..., Any]) -> Iterator[None]:
         engine._forward = before
 
 
+def _check_independent(layout: Layout) -> None:
+    """Check that a process can run its micro-batches again while others wait for gradients."""
+    kind = "sync_batchnorm" if layout.sync_batchnorm else str(layout)
+    if layout.sync_batchnorm or layout.processes != layout.replicate:
+        raise ValueError(
+            f"RetrySchedule (run.micro_batch=auto) runs micro-batches again in one process, but "
+            f"with {kind} all processes take part in each: use replicate alone, or set the size "
+            "of micro-batches"
+        )
+
+
 def schedule_for(layout: Layout, given: Schedule | None = None) -> Schedule | None:
     """Return the schedule that was given, or the one that a layout needs; None for the plain one.
 
@@ -367,6 +379,8 @@ def schedule_for(layout: Layout, given: Schedule | None = None) -> Schedule | No
                 "LogicalSchedule orders: leave schedule out"
             )
         return given or LogicalSchedule()
+    if isinstance(given, RetrySchedule):
+        _check_independent(layout)
     if given is not None:
         return given
     if layout.pipeline == 1:

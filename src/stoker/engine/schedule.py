@@ -42,6 +42,7 @@ class StepContext:
         on_output: called with every output, in the order of the micro-batches.
         weigh: returns the weight of a part of a batch; None if it follows from its samples.
         logical: what logical ranks need to know of the step; None in a layout without them.
+        restart: drops the outputs of the step so far, before it runs again.
     """
 
     engine: Engine
@@ -53,6 +54,7 @@ class StepContext:
     on_output: OnOutput
     weigh: Callable[[Batch], float | None] | None = None
     logical: Any = None
+    restart: Callable[[], None] | None = None
 
 
 class Schedule(Protocol):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from stoker.core.errors import check_number
 from stoker.core.tree import local_part
 from stoker.engine import unwrap
+from stoker.engine.averaging import end_training
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
 
@@ -71,6 +72,7 @@ class EMA(Hook):
     def after_train(self, run: Run) -> None:
         """Leave the average in the model if ``use_at_end`` is set."""
         if self.use_at_end and run.error is None and self._average:
+            end_training(run.engine.optimizers.values())
             self._swap(run)
             self._average, self._swapped = {}, False
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from stoker.engine import unwrap
+from stoker.engine.averaging import end_training
 from stoker.hooks.base.monitor import Mode, Monitor, ResultHook
 from stoker.run import Run
 
@@ -37,6 +38,7 @@ class KeepBest(ResultHook):
     def after_train(self, run: Run) -> None:
         """Load the best weights into the model."""
         if run.error is None and self._weights:
+            end_training(run.engine.optimizers.values())
             unwrap(run.engine.model).load_state_dict(self._weights)
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from stoker.core.seed import preserve_rng
 from stoker.core.tree import local_part
 from stoker.data import BatchFeeder
 from stoker.engine import Engine, unwrap
+from stoker.engine.averaging import end_training
 from stoker.engine.batch import call_model, split_inputs
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
@@ -68,6 +69,7 @@ class SWA(Hook):
         """Put the average into the model, with new statistics of its batch norms."""
         if run.error is not None or not self._average:
             return
+        end_training(run.engine.optimizers.values())
         for name, parameter in unwrap(run.engine.model).named_parameters():
             parameter.copy_(self._average[name])
         if self.update_bn and self._feeder is not None:

@@ -45,8 +45,13 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=not tied)
         if tied:
-            nn.init.normal_(self.embed.tokens.weight, std=width**-0.5)
             self.head.weight = self.embed.tokens.weight
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize a tied embedding, after the modules have initialized themselves."""
+        if self.head.weight is self.embed.tokens.weight:
+            nn.init.normal_(self.head.weight, std=self.head.in_features**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores (batch, length, vocabulary) for tokens of shape (batch, length)."""
@@ -61,8 +66,12 @@ class Embed(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
-        nn.init.normal_(self.positions.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize the positions, after the modules have initialized themselves."""
+        nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return vectors of shape (batch, length, width)."""
@@ -177,6 +186,11 @@ class ViT(nn.Module):
         self.blocks = _blocks(layers, width, heads, dropout, causal=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes) if classes else nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Initialize the summary and the positions again."""
+        nn.init.zeros_(self.summary)
+        nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores (batch, classes) for images of shape (batch, channels, height, width)."""

@@ -28,6 +28,9 @@ class GradientSync:
     def after_backward(self) -> None:
         """Synchronize the gradients that the backward pass has not."""
 
+    def reduce(self) -> None:
+        """Synchronize the gradients of backward passes that were not to do so."""
+
     def sync_buffers(self) -> None:
         """Copy buffers from the first process."""
 
@@ -57,7 +60,11 @@ class AllReduceSync(GradientSync):
     def after_backward(self) -> None:
         """Average all gradients."""
         if self._enabled:
-            average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
+            self.reduce()
+
+    def reduce(self) -> None:
+        """Average all gradients."""
+        average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
 
     def sync_buffers(self) -> None:
         """Copy buffers from the first process."""
@@ -127,10 +134,15 @@ class DDPSync(GradientSync):
         if not self._enabled:
             return
         if not self._used_ddp:
-            average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
+            self.reduce()
         elif not self._checked:
             self._checked = True
             self._check_unused()
+        self._used_ddp = False
+
+    def reduce(self) -> None:
+        """Average all gradients, without DistributedDataParallel."""
+        average_gradients([p for p in self._model.parameters() if p.requires_grad], self._group)
         self._used_ddp = False
 
     def sync_buffers(self) -> None:

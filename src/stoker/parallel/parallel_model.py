@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as c10d
@@ -17,6 +18,7 @@ from stoker.core.types import Batch
 from stoker.parallel.batch_norm import BatchStatistics, sync_batch_norms
 from stoker.parallel.gradients import AllReduceSync, DDPSync, GradientSync
 from stoker.parallel.layout import MESH_ORDER, Layout
+from stoker.parallel.meta_device import is_meta, materialize
 from stoker.parallel.optimizers import ParameterIndex, replace_parameters
 from stoker.parallel.pipeline.split import split_model
 from stoker.parallel.pipeline.stages import Stages
@@ -52,6 +54,9 @@ class ParallelModel:
     def add(self, module: nn.Module) -> None:
         """Synchronize the gradients of another module too, such as a criterion with parameters."""
 
+    def adapt_optimizer(self, optimizer: Optimizer) -> None:
+        """Let an optimizer update split parameters as it updates complete ones."""
+
     def seed(self, seed: int | None) -> None:
         """Seed all generators for the shard of the data that this process reads."""
         seed_shard(seed, self.data_rank)
@@ -72,6 +77,9 @@ class ParallelModel:
 
     def after_backward(self) -> None:
         """Synchronize the gradients that the backward pass has not."""
+
+    def reduce_gradients(self) -> None:
+        """Synchronize gradients after backward passes that did not; for copies of the model."""
 
     def sync_buffers(self) -> None:
         """Copy buffers from the first process, so that all evaluate the same model."""
@@ -155,6 +163,7 @@ class Distributed(ParallelModel):
         self.data_group = self._group(data_dims) if data_dims else None
         self.data_rank = c10d.get_rank(self.data_group) if data_dims else 0
         self._only_replicates = self._dims == ("replicate",)
+        self._adapted: WeakSet[Optimizer] = WeakSet()
         self._statistics: BatchStatistics | None = None
         if layout.sync_batchnorm and self.data_group is not None:
             self._statistics = sync_batch_norms(model, self.data_group)
@@ -200,6 +209,14 @@ class Distributed(ParallelModel):
         if self.data_group is not None and any(True for _ in module.parameters()):
             self._syncs.append(AllReduceSync(module, self.data_group))
 
+    def adapt_optimizer(self, optimizer: Optimizer) -> None:
+        """Let an optimizer update split parameters as it updates complete ones."""
+        if not self._only_replicates and optimizer not in self._adapted:
+            from stoker.parallel.optimizer_probe import adapt_optimizer  # most need none
+
+            self._adapted.add(optimizer)
+            adapt_optimizer(optimizer, has_stages=self.stages is not None)
+
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:
         """Within this context, backward does or does not synchronize gradients."""
@@ -212,6 +229,11 @@ class Distributed(ParallelModel):
         """Synchronize the gradients that the backward pass has not."""
         for sync in self._syncs:
             sync.after_backward()
+
+    def reduce_gradients(self) -> None:
+        """Synchronize gradients after backward passes that did not; for copies of the model."""
+        for sync in self._syncs:
+            sync.reduce()
 
     def sync_buffers(self) -> None:
         """Copy buffers from the first process, so that all evaluate the same model."""
@@ -307,27 +329,44 @@ class Distributed(ParallelModel):
 def wrap_model(
     layout: Layout, model: nn.Module, device: torch.device, optimizers: Iterable[Optimizer]
 ) -> ParallelModel:
-    """Split a model in place by its layout, and let its optimizers update the new parameters."""
+    """Split a model in place by its layout, and let its optimizers update the new parameters.
+
+    A model on the meta device gets its values: of shards, each process allocates only its own.
+    """
+    optimizers = list(optimizers)
+    if is_meta(model) and (layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1):
+        before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+        materialize(model, device)
+        _replace(optimizers, before, model)
     if layout.logical_ranks is not None:
         from stoker.parallel.logical.model import LogicalModel  # it extends ParallelModel
 
         return LogicalModel(layout, model)
     if layout.processes == 1:
         return ParallelModel()
-    optimizers = list(optimizers)
     before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
     tied, memory = tied_names(model), find_shared_memory(model)
     made = Distributed(layout, model, device, one_optimizer=len(optimizers) == 1)
     check_ties(model, tied, memory, str(layout))
+    _replace(optimizers, before, model, made)
+    return made
+
+
+def _replace(
+    optimizers: Iterable[Optimizer],
+    before: list[tuple[str, int]],
+    model: nn.Module,
+    made: Distributed | None = None,
+) -> None:
+    """Let optimizers update the parameters that have replaced those of ``before``, by name."""
     now = dict(model.named_parameters(remove_duplicate=False))
     replaced: dict[int, nn.Parameter | None] = {}
     for name, key in before:  # a tied parameter may remain under its second name only
         replaced[key] = replaced.get(key) if replaced.get(key) is not None else now.get(name)
     for optimizer in optimizers:
-        if made.stages is not None:
+        if made is not None and made.stages is not None:
             made.parameter_indices[id(optimizer)] = ParameterIndex.of(optimizer, replaced)
         replace_parameters(optimizer, replaced)
-    return made
 
 
 def _make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

@@ -17,6 +17,7 @@ from stoker.core.errors import did_you_mean
 from stoker.core.tree import is_sharded
 from stoker.parallel.gradients import GradientSync
 from stoker.parallel.layout import Layout
+from stoker.parallel.meta_device import is_meta, materialize
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -45,7 +46,7 @@ class FSDPSync(GradientSync):
                 "sharded: put it into a module that is called, or use replicate instead of shard"
             )
         for tensor in chain(model.parameters(), model.buffers()):
-            if not is_sharded(tensor):
+            if not is_sharded(tensor) and not tensor.is_meta:
                 _broadcast_first(tensor, mesh)
         options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": layout.reshard}
         if layout.dtype is not None:
@@ -59,6 +60,9 @@ class FSDPSync(GradientSync):
         sharded = [fully_shard(stage, **options) for stage in stages]
         self._stages = [stage for stage in sharded if isinstance(stage, FSDPModule)]
         self._enabled = True
+        if is_meta(model):
+            device = torch.device("cpu" if layout.offload else mesh.device_type)
+            materialize(model, device, lambda tensor: _broadcast_first(tensor, mesh))
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:

@@ -212,7 +212,7 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
         return fit_imported(loaded, engine)
     own = loaded.own or {}
     loaded.shared["hooks"] |= own.get("hooks", {})
-    loaded.shared |= {part: own[part] for part in ("events", "step") if part in own}
+    loaded.shared |= {part: own[part] for part in ("events", "step", "schedule") if part in own}
     return loaded
 
 

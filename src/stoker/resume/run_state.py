@@ -122,8 +122,10 @@ class RunState:
 
     def _observed(self) -> dict[str, Any]:
         """What each rank observes for itself."""
+        schedule = self.step.schedule
         return {
             "step": self.step.state_dict() if isinstance(self.step, Stateful) else {},
+            "schedule": schedule.state_dict() if isinstance(schedule, Stateful) else {},
             "hooks": {h.name: h.state_dict() for h in self.hooks if not h.replicated_state},
             "events": self.run.events.state_dict(),
         }
@@ -168,6 +170,9 @@ class RunState:
         length.restore(saved.info["settings"]["total_steps"], shared["run"]["limits"][0])
         if isinstance(self.step, Stateful) and shared["step"]:
             self.step.load_state_dict(shared["step"])
+        schedule = self.step.schedule
+        if isinstance(schedule, Stateful) and shared.get("schedule"):
+            schedule.load_state_dict(shared["schedule"])
         run.events.load_state_dict(shared["events"])
         self.history[:] = shared["history"]
         self._log_unmatched_hooks(shared["hooks"])
@@ -326,7 +331,7 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
             faults.append(f"{part} were {sorted(saved)} and are {sorted(own)}")
     for name, saved in shared["engine"]["optimizers"].items():
         if name in engine.optimizers:
-            kind = type(engine.optimizers[name]).__name__
+            kind = type(engine.optimizers[name])
             faults += _compare_groups(kind, saved["param_groups"], state["optimizers"][name])
     if faults:
         raise CheckpointMismatchError(
@@ -335,8 +340,14 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
         )
 
 
-def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
-    """Return how the saved parameter groups differ from the optimizer's."""
+def _compare_groups(kind: type[Any], saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
+    """Return how the saved parameter groups differ from the optimizer's.
+
+    Optimizers that are not torch's own may add options to their groups when they step.
+    """
+    if not kind.__module__.startswith("torch.optim") and len(saved) == len(state["param_groups"]):
+        pairs = zip(saved, state["param_groups"], strict=True)
+        saved = [{k: v for k, v in one.items() if k in own} for one, own in pairs]
     before, now = (
         [[set(group) - {"initial_lr"}, len(group["params"])] for group in groups]
         for groups in (saved, state["param_groups"])
@@ -344,4 +355,4 @@ def _compare_groups(kind: str, saved: Sequence[Any], state: Mapping[str, Any]) -
     if before == now:
         return []
     sizes = " and ".join(str([size for _, size in groups]) for groups in (before, now))
-    return [f"{kind} has other options or groups: of sizes {sizes}"]
+    return [f"{kind.__name__} has other options or groups: of sizes {sizes}"]

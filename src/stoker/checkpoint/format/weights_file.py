@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
 
@@ -35,17 +36,36 @@ def extra_state(weights: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any] | N
     return flatten({_EXTRA: extra}) if extra else None
 
 
-def read_weights_file(path: Path) -> dict[str, Any]:
-    """Return the state dict in a file; nothing in it can run code."""
-    from safetensors import safe_open
-    from safetensors.torch import load_file
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A tensor in a file of weights, which `read` reads."""
 
-    found: dict[str, Any] = load_file(path)
+    path: Path
+    name: str
+    shape: Size
+
+    def read(self) -> Tensor:
+        """Return the tensor."""
+        from safetensors import safe_open
+
+        with safe_open(self.path, "pt") as file:
+            found: Tensor = file.get_tensor(self.name)
+        return found
+
+
+def list_weights(path: Path) -> dict[str, Any]:
+    """Return the state dict in a file, its tensors not yet read; nothing in it can run code."""
+    from safetensors import safe_open
+
     with safe_open(path, "pt") as file:
+        found = {
+            name: StoredWeight(path, name, Size(file.get_slice(name).get_shape()))
+            for name in file.keys()  # noqa: SIM118
+        }
         text = (file.metadata() or {}).get(_EXTRA)
     if text is None:
-        return found
+        return dict(found)
     values = json.loads(text)
-    extra = unflatten(found, values)[_EXTRA]
     within = tensor_names(values)
+    extra = unflatten({name: found[name].read() for name in within}, values)[_EXTRA]
     return {name: one for name, one in found.items() if name not in within} | dict(extra)

@@ -1,0 +1,161 @@
+"""Materialize a model that was made on the meta device, in full or one shard at a time."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from stoker.core.seed import preserve_rng
+from stoker.core.tree import is_sharded, local_part
+from stoker.parallel.optimizers import shard_like
+
+Share: TypeAlias = Callable[[Tensor], None]
+
+
+def is_meta(model: nn.Module) -> bool:
+    """Return whether a parameter or buffer is on the meta device, without memory."""
+    return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers()))
+
+
+def materialize(model: nn.Module, device: torch.device, share: Share = lambda tensor: None) -> None:
+    """Allocate the parameters and buffers of a model, or its shards, and initialize them.
+
+    Modules initialize themselves, in the order in which the model lists them: with
+    ``reset_parameters``, and in a model of transformers also with ``_init_weights``. Of a sharded
+    model, the parameters of one module at a time are unsharded for that.
+
+    Args:
+        model: sharded or not.
+        device: where to allocate.
+        share: copies a tensor from the process that draws the random numbers to all others.
+
+    Raises:
+        ValueError: some parameters or buffers would stay without values.
+    """
+    pending = _allocate(model, device)
+    found: set[str] = set()
+    by_transformers: set[str] = set()
+    for path, module in _children_first("", model):
+        reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if callable(reset):
+            found |= _Initialization(path, module, pending, share).run(reset)
+        if hasattr(module, "_init_weights") and hasattr(module, "init_weights"):
+            init_weights: Any = module._init_weights
+            for name, one in _children_first(path, module):
+                if name not in by_transformers:
+                    by_transformers.add(name)
+                    init = partial(init_weights, one)
+                    found |= _Initialization(name, one, pending, share).run(init)
+    missing = sorted(set(pending.values()) - found)
+    if missing:
+        raise ValueError(
+            f"{len(missing)} parameters or buffers of {type(model).__name__} are on the meta "
+            f"device and get no values from a reset_parameters() (first: {missing[0]}): add this "
+            "method to their module, or make the model without torch.device('meta')"
+        )
+
+
+def _allocate(model: nn.Module, device: torch.device) -> dict[int, str]:
+    """Give tensors on the meta device memory without values; return their names by ``id``."""
+    made: dict[int, Tensor] = {}
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for held in (module._parameters, module._buffers):
+            for key, old in held.items():
+                if old is None or not old.is_meta:
+                    continue
+                if id(old) not in made:
+                    new = torch.empty_like(old, device=device)
+                    is_parameter = isinstance(old, nn.Parameter)
+                    made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
+                    names[id(made[id(old)])] = f"{path}.{key}".lstrip(".")
+                held[key] = made[id(old)]
+    model._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]  # FSDP2 finds the new ones
+    return names
+
+
+def _children_first(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules in the order in which their constructors end."""
+    for name, child in module.named_children():
+        yield from _children_first(f"{path}.{name}".lstrip("."), child)
+    yield path, module
+
+
+class _Initialization:
+    """Lets a module set parameters and buffers, of its own or of modules inside of it.
+
+    Args:
+        path: the name of the module.
+        module: the module.
+        names: the names of the tensors without values, by ``id``. A tied one has its first name.
+        share: copies a tensor from the process that draws the random numbers to all others.
+    """
+
+    def __init__(self, path: str, module: nn.Module, names: dict[int, str], share: Share) -> None:
+        self._places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        self._tensors: dict[int, Any] = {}
+        self._here: set[int] = set()  # what has its first name here
+        for name, one in module.named_modules(prefix=path, remove_duplicate=False):
+            for held in (one._parameters, one._buffers):
+                for key, old in held.items():
+                    if old is not None and id(old) in names:
+                        self._places.setdefault(id(old), []).append((held, key))
+                        self._tensors[id(old)] = old
+                        if names[id(old)] == f"{name}.{key}".lstrip("."):
+                            self._here.add(id(old))
+        self._names, self._share = names, share
+
+    @torch.no_grad()
+    def run(self, init: Callable[[], Any]) -> set[str]:
+        """Call ``init``; return the names of what it has set."""
+        touched = self._touched(init) if self._tensors else []
+        copies: dict[int, Any] = {}
+        for key in touched:
+            old = self._tensors[key]
+            if is_sharded(old) or key not in self._here:  # a tied one keeps its first values
+                full = old.full_tensor() if is_sharded(old) else old.clone()
+                copies[key] = nn.Parameter(full, old.requires_grad)
+                self._put(key, copies[key])
+        if touched:
+            init()
+        for key in touched:
+            old, new = self._tensors[key], self._current(key)
+            if key in copies:
+                self._put(key, old)
+            if key in self._here:
+                self._share(new)
+                if key in copies:
+                    local_part(old.detach()).copy_(local_part(shard_like(new.detach(), old)))
+        return {self._names[key] for key in touched if key in self._here}
+
+    def _touched(self, init: Callable[[], Any]) -> list[int]:
+        """Return what ``init`` sets, found by a call with tensors without values."""
+        given: dict[int, Any] = {}
+        for key, old in self._tensors.items():
+            empty = torch.empty(old.shape, dtype=old.dtype, device="meta")
+            is_parameter = isinstance(old, nn.Parameter)
+            given[key] = nn.Parameter(empty, old.requires_grad) if is_parameter else empty
+            self._put(key, given[key])
+        versions = {key: one._version for key, one in given.items()}
+        try:
+            with preserve_rng():
+                init()
+            return [
+                key
+                for key, one in given.items()
+                if self._current(key) is not one or one._version != versions[key]
+            ]
+        finally:
+            for key, old in self._tensors.items():
+                self._put(key, old)
+
+    def _put(self, key: int, tensor: Tensor) -> None:
+        for held, name in self._places[key]:
+            held[name] = tensor
+
+    def _current(self, key: int) -> Any:
+        held, name = self._places[key][0]
+        return held[name]
