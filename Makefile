@@ -7,8 +7,8 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board pictures soak fuzz store stuck reshard switchers cookbook \
-    matrix models same-bits optimizers streams bench-streams clean same-python
+    bench-parallel bench-board board pictures soak fuzz store store-kills stuck reshard switchers \
+    cookbook matrix models same-bits optimizers streams bench-streams clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -27,9 +27,9 @@ help:
 	@echo "make soak             kill a training 500 times; it must end at the same bits (some minutes)"
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make store            train into an S3 server, kill it, and resume with an empty disk"
+	@echo "make store-kills      kill S3 servers and trainings during uploads, and compare the weights"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
-	@echo "make models           train stock models in every layout with tensor or context (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make models           train models of transformers in every layout, and compare with one process"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
@@ -109,6 +109,9 @@ fuzz: .venv/installed-dev
 store: .venv/installed-dev
 	.venv/bin/python benchmarks/store_resume.py $(ARGS)
 
+store-kills: .venv/installed-dev
+	STOKER_STORE_KILLS=$(or $(KILLS),30) .venv/bin/python -m pytest -q tests/resume/test_failing_stores.py $(ARGS)
+
 stuck: .venv/installed-dev
 	STOKER_STUCK=all .venv/bin/python -m pytest -q tests/launch/test_stuck.py $(ARGS)
 
@@ -127,9 +130,6 @@ models: .venv/installed-dev
 same-bits: .venv/installed-dev
 	STOKER_SAME_BITS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \
 	    tests/parallel/test_logical_ranks.py $(ARGS)
-
-models: .venv/installed-dev
-	OMP_NUM_THREADS=1 STOKER_MODELS=all .venv/bin/python -m pytest -q tests/parallel/test_stock_models.py $(ARGS)
 
 optimizers: .venv/installed-dev
 	STOKER_OPTIMIZERS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q \

@@ -3,7 +3,8 @@
     python benchmarks/stores.py [--megabytes 400]
 
 The stall is the time that `save` takes, compared with one copy of the same state in memory, in one
-process, alternating. Memory is the peak above what the state itself and the program need.
+process, alternating, while the checkpoint before is uploaded. Memory is the peak above what the
+state itself and the program need.
 """
 
 import argparse
@@ -56,13 +57,15 @@ def private_bytes() -> int:
 def measure(state: dict[str, torch.Tensor], rounds: int) -> tuple[float, float, int]:
     """Return the median seconds of a copy and of a save, and the peak of extra memory."""
     target = {name: one.clone() for name, one in state.items()}
-    copies, stalls = [], []
+    copies, stalls, during = [], [], []
     with Checkpoints(working_folder(URL), keep=1) as checkpoints:
         checkpoints.save(0, {"model": state}, wait=True)  # makes the buffers
-        checkpoints.upload(0)
         for step in range(1, rounds + 1):
             for one in state.values():
                 one.add_(1)
+            upload = threading.Thread(target=checkpoints.upload, args=(step - 1,))
+            upload.start()
+            time.sleep(0.2)  # it has begun to send
             began = time.perf_counter()
             for name, one in state.items():
                 target[name].copy_(one)
@@ -70,8 +73,10 @@ def measure(state: dict[str, torch.Tensor], rounds: int) -> tuple[float, float, 
             began = time.perf_counter()
             checkpoints.save(step, {"model": state})
             stalls.append(time.perf_counter() - began)
+            during.append(upload.is_alive())
             checkpoints.wait()
-            checkpoints.upload(step)
+            upload.join()
+    assert all(during), "an upload was over before the save: use a larger state"
     del target
     before = private_bytes()
     with Peak() as peak, Checkpoints(working_folder(URL), keep=1) as checkpoints:

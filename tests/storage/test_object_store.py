@@ -177,3 +177,13 @@ def test_an_index_that_is_damaged_removes_nothing(url):
         assert [path.name for path in checkpoints.list()] == ["step-00000002"]
         checkpoints.save(3, state(3), wait=True)
     assert {*objects} <= {*keys(url)}
+
+
+def test_a_store_that_ignores_conditions_is_refused(url, proxy, monkeypatch):
+    proxy.unconditional = True
+    try:
+        with pytest.raises(CheckpointError, match="ignores the conditions of writes"):
+            Checkpoints(url).open()
+    finally:
+        proxy.unconditional = False
+    Checkpoints(url).open()

@@ -1,4 +1,7 @@
-"""``python -m support.stored_run URL EPOCHS``: train into a store, and print a digest."""
+"""``python -m support.stored_run URL EPOCHS [--fast]``: train into a store, and print a digest.
+
+With ``--fast`` it does not wait for uploads between steps.
+"""
 
 import os
 import sys
@@ -64,4 +67,4 @@ def train_apart(url, folder, variables, epochs):
 
 
 if __name__ == "__main__":
-    print(train(sys.argv[1], int(sys.argv[2]), paced=True))
+    print(train(sys.argv[1], int(sys.argv[2]), paced="--fast" not in sys.argv))

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from random import Random
 
 KEY, SECRET = "AKIATESTONLY", "a-secret-that-must-not-be-printed"
 BUCKET = "bucket"
+_TESTS = Path(__file__).parents[1]
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = (  # the same for every installation of the emulator, and in its documentation
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -27,9 +29,14 @@ class S3Server:
 
     def __init__(self) -> None:
         self.port = _free_port()
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self.start()
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def start(self) -> None:
         self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=_TESTS
         )
         self._create_bucket()
 
@@ -51,6 +58,26 @@ class S3Server:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+
+class DurableS3Server(S3Server):
+    """The same, with its objects in a folder: it can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__()
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "support.durable_s3", str(self.port), str(self._folder)]
+
+    def die_soon(self, random: Random) -> None:
+        """Let the server kill itself at one of the next requests, before or after it acts."""
+        request = int((self._folder / "count").read_text()) + random.randrange(5, 40)
+        (self._folder / "die").write_text(f"{request} {random.choice(['before', 'after'])}")
+
+    @property
+    def is_dead(self) -> bool:
+        return self._process.poll() is not None
 
 
 def environment(endpoint: str) -> dict[str, str]:
@@ -76,6 +103,7 @@ class Proxy:
 
     def __init__(self, server: S3Server) -> None:
         self.fault: Fault = lambda method, path: None
+        self.unconditional = False  # whether conditions are taken out of requests
         self.requests: list[tuple[str, str]] = []
         self.sent = 0
         proxy = self
@@ -111,6 +139,8 @@ class Proxy:
         if fault == "slow":
             time.sleep(0.2)
         headers = dict(request.headers)
+        if self.unconditional:
+            headers = {n: v for n, v in headers.items() if not n.lower().startswith("if-")}
         if fault == "cut":
             body = body[: len(body) // 2]
             headers["Content-Length"] = str(len(body))

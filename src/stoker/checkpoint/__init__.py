@@ -4,6 +4,7 @@
         MANIFEST.json               step, info, size and checksum of every file; written last
         model.safetensors           the tensors under "model", by the names of the model itself
         state.safetensors           all other shared tensors
+        model-frozen.safetensors    those of either that do not change, if they have 1 MB or more
         state.json                  the shared values that are not tensors
         rank-00000.safetensors      tensors that belong to one rank alone, …
         rank-00000.json             … and its values

@@ -14,6 +14,7 @@ from stoker.checkpoint.retention import Best, Retention
 from stoker.checkpoint.sharding.rank_channel import RankChannel
 from stoker.checkpoint.sharding.shared_folder import check_shared, is_shared
 from stoker.checkpoint.write.commit import Background, clean, commit, stores_once
+from stoker.checkpoint.write.frozen import FrozenTensors
 from stoker.checkpoint.write.snapshot import Snapshot, Snapshotter
 from stoker.checkpoint.write.upload import upload
 from stoker.core import dist
@@ -76,6 +77,7 @@ class Checkpoints:
         self._unsaved: Exception | None = None
         self._channel: RankChannel | None = None
         self._snapshotter: Snapshotter | None = None
+        self._frozen = FrozenTensors()
         self._owner = 0
         self._infos: dict[int, dict[str, Any] | None] = {}
         self._stored_infos: dict[int, dict[str, Any] | None] = {}
@@ -209,7 +211,16 @@ class Checkpoints:
             faults = dist.broadcast_from_rank0(self.verify(path) if dist.is_main() else [])
             if faults:
                 raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
-        return read_checkpoint(self._at(path), into, rank)
+        loaded = read_checkpoint(self._at(path), into, rank)
+        self.continue_from(path)
+        return loaded
+
+    def continue_from(self, path: str | Path) -> None:
+        """Link to the files of this checkpoint what has not changed since, instead of the newest.
+
+        Call it after loading a checkpoint of another folder; `load` does so.
+        """
+        self._frozen.continue_from(self._at(path))
 
     def list(self) -> Paths:
         """Return the checkpoints that exist, oldest first; `verify` checks them."""
@@ -306,7 +317,7 @@ class Checkpoints:
         """Commit a snapshot, then remove old checkpoints; runs in the background on all ranks."""
         assert self._channel is not None
         try:
-            commit(self._storage, self._channel, snapshot, self._owner, self._check_leases)
+            self._write(self._channel, snapshot)
             self._unsaved = None
         except CheckpointError as error:
             if not self.is_direct:
@@ -319,6 +330,14 @@ class Checkpoints:
             self._remove_old(snapshot.step)
             if self._on_saved is not None:
                 self._on_saved(self.folder / checkpoint_name(snapshot.step))
+
+    def _write(self, channel: RankChannel, snapshot: Snapshot) -> None:
+        """Commit a snapshot; what has not changed since the last one is linked."""
+        if self._frozen.is_new:
+            for _, name in [*list_steps(self._storage).items()][-1:]:
+                self._frozen.continue_from(self._storage.below(name))
+        commit(self._storage, channel, snapshot, self._frozen, self._owner, self._check_leases)
+        self._frozen.continue_from(self._storage.below(checkpoint_name(snapshot.step)))
 
     def _remove_old(self, saved: int) -> Paths:
         removed = []

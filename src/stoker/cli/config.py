@@ -2,7 +2,7 @@
 
 import argparse
 
-from stoker.cli.common import OK, add_config, frozen_imports
+from stoker.cli.common import OK, add_config, frozen_imports, given_path
 from stoker.cli.output import emit
 
 
@@ -23,7 +23,8 @@ def run(options: argparse.Namespace) -> int:
         from yaml import safe_load
 
         from stoker.config import load
-    config = load(options.config, options.overrides, allow=options.allow)
+    path = given_path(options.config, "the config")
+    config = load(path, options.overrides, allow=options.allow)
     if options.check:
         config.check()
     if options.why is not None:

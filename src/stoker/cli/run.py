@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from stoker.cli.common import OK, frozen_imports
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
+from stoker.storage import local_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the script with the dialects in place of the packages that it imports."""
-    script = Path(options.script)
+    script = local_path(options.script, "the script")
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "does not exist"
         raise ConfigError(f"the script '{script}' {what}, expected a Python file")

@@ -35,7 +35,7 @@ from stoker.config.trust import Override, Trust
 from stoker.config.yaml_text import ConfigError, Named, settled, write
 from stoker.core.errors import did_you_mean, did_you_mean_path
 from stoker.rundir import files
-from stoker.storage import url_of, write_atomic
+from stoker.storage import local_path, url_of, write_atomic
 
 
 class Config:
@@ -297,9 +297,9 @@ class Config:
 
     def save(self, path: str | Path) -> None:
         """Write the resolved tree, so that `load` returns an equal one."""
-        tree = self.resolved()
+        target, tree = local_path(path), self.resolved()
         tree["_path_"] = [str(folder) for folder in self.folders]
-        write_atomic(Path(path), write(tree))
+        write_atomic(target, write(tree))
 
     def why(self, path: str) -> str:
         """Return where a value comes from: a line of a file, an override, or a default."""
@@ -365,7 +365,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow: Sequence[str
     Raises:
         ConfigError: the faults, with their places.
     """
-    path = Path(path)
+    path = local_path(path, "the config")
     if path.is_dir():
         path = path / files.CONFIG
     if not path.is_file():

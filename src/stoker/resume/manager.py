@@ -197,6 +197,8 @@ class CheckpointManager:
         else:
             self.restored = self._state.restore(saved, feeder)
             self._path = path
+            if self.checkpoints is not None:
+                self.checkpoints.continue_from(path)
             self._record.log_changes(path)
             where = path if is_here(path) else display(path)
             _log.info(f"resuming from {where}: {run.where()}")

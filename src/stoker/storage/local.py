@@ -146,6 +146,16 @@ class LocalStorage:
         crash_points.at("file-synced")
         return FileRecord(size, checksum.hexdigest())
 
+    def link(self, name: str, source: "LocalStorage") -> None:
+        """Give the file of this name in another folder a second name, in this one.
+
+        Raises:
+            OSError: the folders are on different disks, or the disk cannot do it.
+        """
+        source._check_folder()
+        os.link(source.folder / name, self.folder / name, follow_symlinks=False)
+        crash_points.at("file-linked")
+
     def delete(self, name: str) -> None:
         """Rename to ``.trash-…``, from which moment it is gone, then remove the files."""
         crash_points.at("before-removal")

@@ -23,6 +23,7 @@ from typing import Any
 
 import xxhash
 
+from stoker.core.errors import CheckpointError
 from stoker.rundir import files
 from stoker.storage import crash_points
 from stoker.storage.blobs import Blobs
@@ -356,7 +357,16 @@ class _StoreLock(Lock):
             return b""
 
     def _create(self, number: int, owner: Owner) -> bool:
-        return self._blobs.create(self._prefix + lease_name(number), encode_owner(owner))
+        key = self._prefix + lease_name(number)
+        if not self._blobs.create(key, encode_owner(owner)):
+            return False
+        if self._blobs.create(key, b""):  # it must be refused: the lease is there
+            self._blobs.delete([key])
+            raise CheckpointError(
+                f"the store of '{self._where}' ignores the conditions of writes (If-None-Match), "
+                "so two runs could write at once: use a server that supports them"
+            )
+        return True
 
     def _write(self, owner: Owner) -> None:
         self._blobs.put(self._prefix + lease_name(self._number), encode_owner(owner))

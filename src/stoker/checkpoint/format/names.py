@@ -12,12 +12,13 @@ MODEL = "model."
 """The prefix of tensors that go into ``model.safetensors``, under the names of the model."""
 
 FILE_NAME = re.compile(
-    r"state\.json|(model|state)(-\d{5,9}-of-\d{5,9})?\.safetensors"
+    r"state\.json|(model|state)(-frozen)?(-\d{5,9}-of-\d{5,9})?\.safetensors"
     r"|rank-\d{5,9}\.(json|safetensors)",
     re.ASCII,
 )
 """The names that the files of a checkpoint can have, besides the manifest."""
 
+_FROZEN = "-frozen"
 _NAME = re.compile(r"step-(\d{8,15})")
 
 
@@ -94,3 +95,14 @@ def tensor_file(kind: str, rank: int, writers: int, world_size: int) -> str:
     if writers == 1:
         return f"{kind}.safetensors"
     return f"{kind}-{rank:05}-of-{world_size:05}.safetensors"
+
+
+def frozen_file(file: str) -> str:
+    """Return the name of the file for those tensors of a file that do not change."""
+    kind = file[: len("model")]  # "state" is as long
+    return f"{kind}{_FROZEN}{file.removeprefix(kind)}"
+
+
+def unfrozen_file(file: str) -> str | None:
+    """Return the file whose tensors that do not change are in this one; None for other files."""
+    return file.replace(_FROZEN, "", 1) if _FROZEN in file else None

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,10 @@ class TensorFile:
         for entry in self.entries:
             self.offsets[entry.name] = self.size
             self.size += entry.size
+
+    def only(self, names: Collection[str]) -> "TensorFile":
+        """Return the layout of a file with only these tensors, in the same order."""
+        return TensorFile(entry for entry in self.entries if entry.name in names)
 
     def cuts(self) -> list[int]:
         """Return where to cut the bytes of the tensors so that each large one stands alone."""

@@ -10,15 +10,17 @@ Whenever the process is killed, every folder whose name does not start with a do
 
 import errno
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from stoker.checkpoint.format.manifest import Manifest
-from stoker.checkpoint.format.names import MANIFEST, checkpoint_name, list_steps
+from stoker.checkpoint.format.names import MANIFEST, checkpoint_name, frozen_file, list_steps
+from stoker.checkpoint.format.state_tree import Json
 from stoker.checkpoint.read.load import verify_checkpoint
 from stoker.checkpoint.sharding.rank_channel import RankChannel
 from stoker.checkpoint.sharding.shared_folder import PROBE
-from stoker.checkpoint.write.snapshot import Snapshot
+from stoker.checkpoint.write.frozen import FrozenTensors
+from stoker.checkpoint.write.snapshot import Blocks, Snapshot
 from stoker.core.errors import CheckpointError
 from stoker.storage import FileRecord, Storage, crash_points
 
@@ -69,6 +71,7 @@ def commit(
     storage: Storage,
     channel: RankChannel,
     snapshot: Snapshot,
+    frozen: FrozenTensors,
     owner: int,
     check_lease: Callable[[], None] = lambda: None,
 ) -> None:
@@ -78,22 +81,28 @@ def commit(
         storage: the folder of checkpoints.
         channel: connects the ranks.
         snapshot: what this rank writes.
+        frozen: finds what stays the same, which is linked instead.
         owner: a number that is the same on all ranks, to tell leftovers of runs apart.
         check_lease: raises if another process has taken the folder.
     """
     partial = f".{checkpoint_name(snapshot.step)}.partial-{owner}"
     try:
         with channel.fail_together(), _explain_disk_errors(storage, snapshot):
-            by_tensor = stores_once(storage)
-            written = write_files(storage.below(partial), snapshot.files(by_tensor=by_tensor))
+            apart = frozen.find(snapshot)
+            blocks = snapshot.files(apart, by_tensor=stores_once(storage))
+            written, linked = write_files(storage.below(partial), blocks, frozen)
         files: dict[str, FileRecord] = {}
-        for records in channel.all_gather({n: [r.size, r.xxh3_128] for n, r in written.items()}):
+        plain = {name: [one.size, one.xxh3_128] for name, one in written.items()}
+        moved = {file: [*names] for file, names in apart.items()}
+        gathered = channel.all_gather([plain, moved, [*linked]])
+        for records, _, _ in gathered:
             files |= {name: FileRecord(*record) for name, record in records.items()}
         with channel.fail_together(), _explain_disk_errors(storage, snapshot):
             if channel.rank == 0:
-                step, info, split = snapshot.step, snapshot.info, snapshot.split
-                manifest = Manifest(step, info, channel.world_size, files, split)
-                publish(storage, partial, manifest, check_lease)
+                split = _moved(snapshot.split, [names for _, names, _ in gathered])
+                manifest = Manifest(snapshot.step, snapshot.info, channel.world_size, files, split)
+                known = {name for _, _, names in gathered for name in names}
+                publish(storage, partial, manifest, check_lease, known)
     except BaseException:
         if channel.rank == 0:
             with suppress(OSError):  # `clean` removes it at the next start
@@ -107,18 +116,47 @@ def stores_once(storage: Storage) -> bool:
 
 
 def write_files(
-    partial: Storage, files: Mapping[str, Iterable[memoryview | bytes]]
-) -> dict[str, FileRecord]:
-    """Write the files of one rank into the partial folder, which all ranks share."""
+    partial: Storage, files: Mapping[str, Blocks], frozen: FrozenTensors
+) -> tuple[dict[str, FileRecord], set[str]]:
+    """Write the files of one rank into the partial folder, which all ranks share.
+
+    Returns:
+        The records of all files, and the names of those that were linked.
+    """
     partial.create()
     crash_points.at("partial-made")
-    return {name: partial.write(name, blocks) for name, blocks in files.items()}
+    linked = {name: one for name in files if (one := frozen.link(partial, name, files[name]))}
+    written = {name: partial.write(name, files[name]) for name in files if name not in linked}
+    return linked | written, {*linked}
+
+
+def _moved(split: Mapping[str, Json], moved: Iterable[Mapping[str, list[str]]]) -> dict[str, Json]:
+    """Return the pieces of tensors with those that ranks have written to a file for frozen ones."""
+    places = {(file, name) for one in moved for file, names in one.items() for name in names}
+
+    def place(piece: Json) -> Json:
+        is_moved = (piece["file"], piece["name"]) in places
+        return piece | {"file": frozen_file(piece["file"])} if is_moved else piece
+
+    return {key: one | {"pieces": [*map(place, one["pieces"])]} for key, one in split.items()}
 
 
 def publish(
-    storage: Storage, partial: str, manifest: Manifest, check_lease: Callable[[], None]
+    storage: Storage,
+    partial: str,
+    manifest: Manifest,
+    check_lease: Callable[[], None],
+    known: Collection[str] = (),
 ) -> None:
-    """Turn the partial folder into a checkpoint; if verification fails, undo it and raise."""
+    """Turn the partial folder into a checkpoint; if verification fails, undo it and raise.
+
+    Args:
+        storage: the folder of checkpoints.
+        partial: the folder in it with all files but the manifest.
+        manifest: what is written last.
+        check_lease: raises if another process has taken the folder.
+        known: files whose bytes have just been read and compared.
+    """
     crash_points.at("before-manifest")
     storage.below(partial).write(MANIFEST, [manifest.text().encode()])
     crash_points.at("manifest-written")
@@ -131,7 +169,7 @@ def publish(
     crash_points.at("published")
     # a store has checked what it received; sizes show that all of it is there
     quick = stores_once(storage)
-    faults = verify_checkpoint(storage.below(final), quick=quick, structure=False)
+    faults = verify_checkpoint(storage.below(final), quick=quick, structure=False, known=known)
     if faults:
         storage.delete(final)
         _restore_aside(storage, aside)

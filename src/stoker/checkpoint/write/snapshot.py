@@ -1,17 +1,16 @@
 """Snapshots: a copy of the state of one step, which later steps cannot change."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import xxhash
 from torch import Tensor
 
 from stoker.checkpoint.format.manifest import encode_info
-from stoker.checkpoint.format.names import STATE, rank_file
+from stoker.checkpoint.format.names import STATE, frozen_file, rank_file
 from stoker.checkpoint.format.state_tree import Json, flatten, unflatten, unsupported
 from stoker.checkpoint.format.tensor_file import TensorEntry, TensorFile
 from stoker.checkpoint.sharding.rank_channel import RankChannel
@@ -22,6 +21,9 @@ from stoker.checkpoint.sharding.write_plan import (
     signature,
 )
 from stoker.core.tree import is_sharded
+
+Blocks: TypeAlias = list[memoryview | bytes]
+"""The bytes of a file, in order."""
 
 
 class StagedFile:
@@ -46,16 +48,34 @@ class StagedFile:
         for name, view in self._views.items():
             view.copy_(sources[name], non_blocking=True)
 
-    def blocks(self, *, by_tensor: bool = False) -> list[memoryview]:
+    def bytes_of(self, name: str) -> memoryview:
+        """Return the bytes of one tensor, without a copy."""
+        start = self.layout.offsets[name]
+        return self._buffer.numpy().data[start : start + self._views[name].nbytes]
+
+    def blocks(self, names: Collection[str] | None = None, *, by_tensor: bool = False) -> Blocks:
         """Return the bytes of the file in order, without a copy.
 
         Args:
+            names: return the bytes of a file that has only these tensors.
             by_tensor: cut them between tensors, so that a tensor that stays the same makes blocks
                 that stay the same.
         """
-        data = self._buffer.numpy().data
-        ends = self.layout.cuts() if by_tensor else [len(data)]
-        return [memoryview(self.header), *(data[a:b] for a, b in pairwise([0, *ends]))]
+        layout = self.layout if names is None else self.layout.only(names)
+        data, ends = self._buffer.numpy().data, {*layout.cuts()} if by_tensor else {layout.size}
+        blocks: Blocks = [self.header if names is None else layout.header()]
+        runs: list[list[int]] = []
+        for entry in layout.entries:
+            start = self.layout.offsets[entry.name]
+            if runs and runs[-1][1] == start:
+                runs[-1][1] = start + entry.size
+            else:
+                runs.append([start, start + entry.size])
+            if layout.offsets[entry.name] + entry.size in ends:
+                parts = [data[begin:end] for begin, end in runs]
+                blocks += [b"".join(parts)] if by_tensor and len(parts) > 1 else parts
+                runs = []
+        return blocks
 
 
 class Staging:
@@ -95,11 +115,23 @@ class Snapshot:
     values: dict[str, Json]
     split: dict[str, Json]
 
-    def files(self, *, by_tensor: bool = False) -> dict[str, list[memoryview | bytes]]:
-        """Return the bytes of each file; see `StagedFile.blocks`."""
-        blocks: dict[str, list[memoryview | bytes]] = {}
-        for name, staged in self.staged.items():
-            blocks[name] = [*staged.blocks(by_tensor=by_tensor)]
+    def files(
+        self, frozen: Mapping[str, Collection[str]], *, by_tensor: bool = False
+    ) -> dict[str, Blocks]:
+        """Return the bytes of each file; see `StagedFile.blocks`.
+
+        Args:
+            frozen: file → the names of its tensors that go into a file of their own.
+            by_tensor: cut the bytes between tensors.
+        """
+        blocks: dict[str, Blocks] = {}
+        for file, staged in self.staged.items():
+            apart = frozen.get(file, ())
+            others = staged.layout.offsets.keys() - apart if apart else None
+            if apart:
+                blocks[frozen_file(file)] = staged.blocks(apart, by_tensor=by_tensor)
+            if others or not apart:
+                blocks[file] = staged.blocks(others, by_tensor=by_tensor)
         for name, tree in self.values.items():
             blocks[name] = [json.dumps(tree).encode()]
         return blocks

@@ -12,6 +12,7 @@ from stoker.cli.common import (
     OK,
     add_config,
     frozen_imports,
+    given_path,
     output_path,
 )
 from stoker.config.yaml_text import ConfigError
@@ -82,7 +83,8 @@ def _short_config(options: argparse.Namespace) -> Any:
     """Return the config with a `CostReport` hook, limited to the steps of the profile."""
     from stoker.config import load
 
-    given = load(options.config, options.overrides, allow=options.allow).check()
+    path = given_path(options.config, "the config")
+    given = load(path, options.overrides, allow=options.allow).check()
     targets = [str(getattr(hook, "target", "")) for hook in given.get("hooks") or []]
     if any(target.endswith("CostReport") for target in targets):
         raise ConfigError("the config already has a CostReport hook: run it with 'stoker train'")
@@ -104,4 +106,4 @@ def _short_config(options: argparse.Namespace) -> Any:
         changes.append("run.progress=false")
     if run["dir"] is not None:
         changes.append(f"run.dir={options.folder}")
-    return load(options.config, [*options.overrides, *changes], allow=options.allow)
+    return load(path, [*options.overrides, *changes], allow=options.allow)

@@ -12,6 +12,7 @@ from typing import Any
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
 from stoker.rundir import files
+from stoker.storage import local_path
 
 
 class JsonLines(Writer):
@@ -95,7 +96,7 @@ def append(file: FileIO, data: bytes) -> None:
 def read_json_lines(path: str | Path) -> list[dict[str, float]]:
     """Return the rows of a ``metrics.jsonl``, without an incomplete last line."""
     rows = []
-    for line in Path(path).read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in local_path(path).read_text(encoding="utf-8").split("\n")[:-1]:
         row = json.loads(line)
         rows.append({name: float(v) if isinstance(v, str) else v for name, v in row.items()})
     return rows
