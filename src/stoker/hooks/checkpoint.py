@@ -17,6 +17,9 @@ from stoker.run import Run
 from stoker.rundir import files
 from stoker.storage import local_path
 
+_FIRST_EPOCHS = 10
+"""Epochs at the beginning of a run that are all saved, however short they are."""
+
 _LONGEST_PAUSE = 60.0
 """Seconds after which even short epochs are saved."""
 
@@ -29,9 +32,9 @@ class Checkpoint(Periodic):
     Files are written in the background.
 
     Args:
-        every: how often, such as "1ep" or "10min". "epoch" means after each epoch, or after each
-            minute of shorter ones, or more often if ``max_overhead`` allows; "auto" means as often
-            as ``max_overhead`` allows, also within an epoch.
+        every: how often, such as "1ep" or "10min". "epoch" means after each epoch; after the first
+            ten, short epochs are saved only as often as ``max_overhead`` allows, but at least once
+            a minute. "auto" means as often as ``max_overhead`` allows, also within an epoch.
         max_overhead: for "epoch" and "auto": the share of its time that training may wait for
             saves.
         keep: how many of the newest checkpoints to keep; None keeps all.
@@ -161,7 +164,8 @@ class Checkpoint(Periodic):
     def after_epoch(self, run: Run) -> None:
         """Save a training result that is the best so far, whatever the period."""
         super().after_epoch(run)
-        if self._paced and self._is_paid(at_most=_LONGEST_PAUSE):
+        is_first = 0 < run.epoch <= _FIRST_EPOCHS
+        if self._paced == "epoch" and (is_first or self._is_paid(at_most=_LONGEST_PAUSE)):
             self.act_once(run)
         self._save_if_best(run, at_epoch=True)
 
