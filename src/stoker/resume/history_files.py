@@ -56,7 +56,7 @@ def read_history(saved: Any, checkpoint: Path) -> Rows:
     Raises:
         ValueError: the checkpoint holds something else.
     """
-    if isinstance(saved, list):  # imported from another trainer
+    if isinstance(saved, list):  # imported from another trainer, or by an earlier version
         return saved
     if not isinstance(saved, dict) or not isinstance(saved.get("files"), list):
         raise ValueError("it has no history: another version of Stoker saved it")
