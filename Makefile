@@ -8,7 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak fuzz store store-kills stuck reshard switchers \
-    cookbook matrix models same-bits optimizers streams bench-streams clean same-python
+    cookbook matrix models same-bits optimizers streams bench-streams bench-growth clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
@@ -35,6 +35,7 @@ help:
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
 	@echo "make streams          kill trainings on streams of every format more than 100 times"
 	@echo "make bench-streams    records per second and time to resume of streams, compared with others"
+	@echo "make bench-growth     how costs grow with epochs, hooks, parameters, data and history"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -144,6 +145,9 @@ streams: .venv/installed-dev
 
 bench-streams: .venv/installed
 	.venv/bin/python benchmarks/streams.py $(ARGS)
+
+bench-growth: .venv/installed
+	.venv/bin/python benchmarks/growth.py $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

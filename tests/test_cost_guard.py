@@ -15,7 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from stoker import Engine, Hook, Trainer, hooks
+from stoker.core import dist
 from stoker.core.op_counter import counted
+from stoker.events import JsonLines
+from stoker.events.writers import jsonl
+from stoker.hooks import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +32,8 @@ ALLOWED = {
     "evaluation": (27, 0),
     "prediction": (15, 0),
 }
+CALLS_PER_EPOCH = 1200
+"""Of an epoch of one step, with the defaults and a run folder, when it is not saved."""
 
 
 class Hollow(nn.Module):
@@ -197,3 +203,77 @@ def test_memory_stays_flat_however_many_steps(given):
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < 16_384, "one number per step would be 120,000 bytes"
+
+
+class Saves(hooks.Checkpoint):
+    """Notes the steps that are saved."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.steps: list[int] = []
+
+    def after_save(self, path: Any) -> None:
+        self.steps.append(int(path.name.removeprefix("step-")))
+
+
+def saved_steps(run_dir: Any, monkeypatch: Any, *every: Any, seconds: float, wait: float) -> list:
+    """The saves of 100 epochs of one step that take some seconds each, a save some more."""
+    now = [0.0]
+    clock = iter(float(n) for n in range(10**9))
+    monkeypatch.setattr(dist, "now", lambda: now[0])
+    monkeypatch.setattr(checkpoint, "perf_counter", lambda: wait * next(clock))
+    tick = hooks.Callback(after_step=lambda run: now.__setitem__(0, run.step * seconds))
+    tick.same_on_all_ranks = True
+    saves = Saves(*every)
+    model = Hollow()
+    engine = Engine(model, Still(model.parameters(), lr=0.1), Itself(), device="cpu")
+    Trainer(engine, [saves, tick], run_dir=run_dir).fit([BATCH], epochs=100)
+    return saves.steps
+
+
+def test_short_epochs_are_saved_as_often_as_their_share_of_the_time_allows(tmp_path, monkeypatch):
+    steps = saved_steps(tmp_path, monkeypatch, seconds=1 / 64, wait=0.004)
+    assert steps == [*range(11), 36, 62, 88, 100]
+
+
+def test_epochs_that_are_worth_it_are_all_saved(tmp_path, monkeypatch):
+    assert saved_steps(tmp_path, monkeypatch, seconds=1.0, wait=0.002) == [*range(101)]
+
+
+def test_an_expensive_save_waits_for_a_minute_of_training_at_most(tmp_path, monkeypatch):
+    steps = saved_steps(tmp_path, monkeypatch, seconds=10.0, wait=5.0)
+    assert steps == [*range(11), *range(17, 101, 7), 100]
+
+
+def test_a_period_that_is_given_is_kept_however_short_the_epochs_are(tmp_path, monkeypatch):
+    assert saved_steps(tmp_path, monkeypatch, "1ep", seconds=1e-6, wait=1.0) == [*range(101)]
+
+
+def test_lines_of_many_steps_reach_their_file_by_one_call_of_the_system(tmp_path, monkeypatch):
+    calls = []
+    append = jsonl.append
+    monkeypatch.setattr(jsonl, "append", lambda *a: (calls.append(a), append(*a))[1])
+    monkeypatch.setattr(jsonl, "monotonic", lambda: 0.0)
+    model = Hollow()
+    engine = Engine(model, Still(model.parameters(), lr=0.1), Itself(), device="cpu")
+    used = [hooks.Loss(window=1), hooks.Write(JsonLines(), every=1)]
+    Trainer(engine, used, run_dir=tmp_path).fit([BATCH] * 500, epochs=1)
+    assert len(calls) == 2, "the first line, and all others when the file is closed"
+    assert len(jsonl.read_json_lines(tmp_path / "metrics.jsonl")) == 500
+
+
+def test_an_epoch_costs_no_more_calls_after_many_epochs_than_after_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(hooks.Checkpoint, "_is_paid", lambda *_, **__: False)
+    monkeypatch.setattr(jsonl, "monotonic", lambda: 0.0)
+
+    def fit(epochs: int) -> int:
+        model = Hollow()
+        engine = Engine(model, Still(model.parameters(), lr=0.1), Itself(), device="cpu")
+        trainer = Trainer(engine, usual(), run_dir=tmp_path / str(epochs))
+        return calls_in(lambda: trainer.fit([BATCH], epochs=epochs))
+
+    fit(15)  # what is done once per process
+    calls = {epochs: fit(epochs) for epochs in (15, 35, 115, 135)}
+    few, many = (calls[35] - calls[15]) / 20, (calls[135] - calls[115]) / 20
+    assert many <= few + 2
+    assert many <= CALLS_PER_EPOCH

@@ -210,7 +210,7 @@ def test_the_defaults_of_run_are_these():
         "limit_val_batches": None,
         "overfit_batches": None,
         "checkpoint": {
-            "every": "1ep",
+            "every": "epoch",
             "max_overhead": 0.01,
             "keep": 3,
             "keep_every": None,

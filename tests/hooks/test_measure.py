@@ -280,7 +280,7 @@ def test_memory_stays_bounded_however_long_the_run():
     run.fit(batches(400) * 10, epochs=1)
     loss = next(iter(run.hooks))
     assert len(loss._train.loss._values) <= 256
-    assert len(loss._recent) == 50
+    assert len(loss._unread) == 50
     assert len(run.run.events.history("grad_norm")) == 20
     assert run.run.events.unread(Cursor())[-1].step == 1000
 

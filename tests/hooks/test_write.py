@@ -346,3 +346,33 @@ def test_a_step_that_fails_leaves_no_row(tmp_path):
     with pytest.raises(RuntimeError, match="broken"):
         run.fit(batches(), epochs=1)
     assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+
+
+def test_lines_of_many_steps_reach_the_file_together_and_are_there_at_every_save(tmp_path):
+    """What a checkpoint counts on is in the file; the rest follows at the end."""
+    seen = {}
+
+    def look(run):
+        path = run.dir / "metrics.jsonl"
+        seen[run.step] = len(path.read_text().splitlines()) if path.exists() else 0
+
+    watch = Callback(name="watch", priority=0, before_step=look)
+    used = [hooks.Loss(), hooks.Write(JsonLines(), every=1), hooks.Checkpoint("4st"), watch]
+    Trainer(engine(), used, run_dir=tmp_path).fit(batches(32), epochs=1)
+    assert seen[4] == 4
+    assert seen[1] == 1, "the first line reaches the file at once"
+    assert len(rows(tmp_path)) == 8
+
+
+@pytest.mark.parametrize("value", [0.1, -2.5e-300, 1e22, float("nan"), float("inf"), -float("inf")])
+def test_a_line_is_the_json_of_its_numbers(tmp_path, value):
+    from stoker.events.storage import Row
+    from stoker.events.writers.base import RunProgress
+
+    writer = JsonLines()
+    writer.open(tmp_path / "metrics.jsonl")
+    writer.write([Row(3, {'a "name"/é': value})], RunProgress(3, 1, 24))
+    writer.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert [line["step"], line["epoch"], line["samples"]] == [3, 1, 24]
+    assert repr(float(line['a "name"/é'])) == repr(value)

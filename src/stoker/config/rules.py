@@ -64,9 +64,9 @@ def period(name: str, value: Any) -> str | None:
     return None
 
 
-def period_or_auto(name: str, value: Any) -> str | None:
-    """Accept a period or "auto"."""
-    return None if value == "auto" else period(name, value)
+def save_period(name: str, value: Any) -> str | None:
+    """Accept a period, "epoch" or "auto"."""
+    return None if value in ("epoch", "auto") else period(name, value)
 
 
 def path(name: str, value: str) -> str | None:

@@ -63,10 +63,10 @@ class CheckpointConfig:
     """When checkpoints are saved, and which are kept."""
 
     every: str | int | None = _option(
-        "1ep", "2ep, 500st, 10min or auto; null: first and last step.", rules.period_or_auto
+        "epoch", "epoch, 2ep, 500st, 10min or auto; null: first and last step.", rules.save_period
     )
     max_overhead: float = _option(
-        0.01, "For auto: the largest share of time spent on saves.", rules.SHARE
+        0.01, "For epoch and auto: the largest share of time spent on saves.", rules.SHARE
     )
     keep: int | None = _option(
         3, "Number of newest checkpoints to keep; null keeps all.", rules.at_least(1)

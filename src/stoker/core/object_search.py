@@ -60,6 +60,8 @@ ITERATORS: tuple[type, ...] = (
 """Types with a state that cannot be saved from outside: they advance when they are used."""
 
 _VALUES = (*SCALARS, *RNGS, *CONTAINERS, *ITERATORS, np.generic, Enum)
+_ROOT_VALUES = (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)
+_FIXED = (*SCALARS, *IMMUTABLE)
 
 MAX_ITEMS = 10_000
 """Containers with more items are compared by a sample."""
@@ -161,7 +163,7 @@ class _Searcher:
         self.found.owners[name] = holder
         if isinstance(value, torch.optim.Optimizer):
             self._optimizer(name, value)
-        elif is_container(value) or isinstance(value, (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)):
+        elif is_container(value) or isinstance(value, _ROOT_VALUES):
             self._visit(name, 0, value, name, _MAX_DEPTH)
         else:
             self._search(name, value, _MAX_DEPTH)
@@ -200,7 +202,7 @@ class _Searcher:
                 items = enumerate(dict.values(value))
         is_fixed = not isinstance(value, dict | list | deque)
         for index, item in itertools.islice(items, _MAX_OBJECTS):
-            if not (is_fixed and isinstance(item, (*SCALARS, *IMMUTABLE))):
+            if not (is_fixed and isinstance(item, _FIXED)):
                 self._visit(path, index, item, f"{path}[{index!r}]", depth - 1)
 
     def _search(self, path: str, value: Any, depth: int) -> None:
@@ -208,18 +210,9 @@ class _Searcher:
         if id(value) in self._seen or isinstance(value, ModuleType):
             return
         self._seen.add(id(value))
-        searchers: dict[type, Callable[[str, Any, int], None]] = {
-            FunctionType: self._function,
-            MethodType: self._method,
-            functools.partial: self._partial,
-            nn.Module: self._module,
-            DataLoader: self._loader,
-        }
-        for kind, searcher in searchers.items():
-            if isinstance(value, kind):
-                searcher(path, value, depth)
-                return
-        if isinstance(value, type):
+        if (searcher := _searcher_for(type(value))) is not None:  # type: ignore[arg-type]
+            searcher(self, path, value, depth)
+        elif isinstance(value, type):
             self._class(value, depth)
         elif isinstance(value, weakref.ref):
             self._search(path, value(), depth)
@@ -357,20 +350,29 @@ def hooks_of(owner: Any) -> Iterator[tuple[str, Any]]:
             yield f"{kind.strip('_')}[{number}]", hook
 
 
+_SEARCHERS: dict[type, Callable[[_Searcher, str, Any, int], None]] = {
+    FunctionType: _Searcher._function,
+    MethodType: _Searcher._method,
+    functools.partial: _Searcher._partial,
+    nn.Module: _Searcher._module,
+    DataLoader: _Searcher._loader,
+}
+
+
+@functools.lru_cache(maxsize=4000)
+def _searcher_for(kind: type) -> Callable[[_Searcher, str, Any, int], None] | None:
+    """Return how objects of a class are searched; None for those without a way of their own."""
+    return next((one for base, one in _SEARCHERS.items() if issubclass(kind, base)), None)
+
+
 def attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself, without running its code."""
     held: dict[str, Any] = {}
-    for cls in reversed(type(value).__mro__):
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            hidden = name.startswith("__") and not name.endswith("__")
-            descriptor: Any = vars(cls).get(
-                f"_{cls.__name__.lstrip('_')}{name}" if hidden else name
-            )
-            try:
-                held[descriptor.__name__] = descriptor.__get__(value, cls)
-            except AttributeError:  # not set, or __dict__ itself
-                continue
+    for cls, descriptor in _slots_of(type(value)):  # type: ignore[arg-type]
+        try:
+            held[descriptor.__name__] = descriptor.__get__(value, cls)
+        except AttributeError:  # not set, or __dict__ itself
+            continue
     if isinstance(value, threading.local):
         held.update(threading.local.__getattribute__(value, "__dict__"))  # those of this thread
     with suppress(AttributeError):
@@ -378,6 +380,19 @@ def attributes(value: Any) -> dict[str, Any]:
     held.pop("__dict__", None)
     held.pop("__weakref__", None)
     return held
+
+
+@functools.lru_cache(maxsize=4000)
+def _slots_of(kind: type) -> list[tuple[type, Any]]:
+    """Return the slots of a class, each with the class that defines it."""
+    found: list[tuple[type, Any]] = []
+    for cls in reversed(kind.__mro__):
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            hidden = name.startswith("__") and not name.endswith("__")
+            full = f"_{cls.__name__.lstrip('_')}{name}" if hidden else name
+            found.append((cls, vars(cls).get(full)))
+    return found
 
 
 def is_value(value: Any) -> bool:

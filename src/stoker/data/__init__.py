@@ -4,6 +4,7 @@ from stoker.core.calls import explain_calls
 from stoker.data.dataloader import length_of
 from stoker.data.feeder import BatchFeeder
 from stoker.data.in_memory import by_sample, loader
+from stoker.data.permutation import PermutationSampler
 from stoker.data.planning import find_batch_size, total_steps
 from stoker.data.seeded import SeededDataset
 from stoker.data.sharding import DataShard, unsharded
@@ -13,6 +14,7 @@ from stoker.data.streams.stream import Stream, mix, stream
 __all__ = [
     "BatchFeeder",
     "DataShard",
+    "PermutationSampler",
     "SeededDataset",
     "Stream",
     "by_sample",

@@ -18,7 +18,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-_JUMPING: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
+from stoker.data.permutation import PermutationIterator, PermutationSampler
+
+_JUMPING: tuple[type, ...] = (
+    *(type(iter([])), type(iter(())), type(iter(range(0)))),
+    PermutationIterator,
+)
 """Iterators that can jump to any index with ``__setstate__``."""
 
 
@@ -116,7 +121,7 @@ def draws_only_from_torch(sampler: Any) -> bool:
     """Return whether the sampler is one of torch's, which draw from torch's generators only."""
     if is_plain(sampler, BatchSampler):
         sampler = sampler.sampler
-    known = (SequentialSampler, DistributedSampler, list, tuple, range)
+    known = (SequentialSampler, DistributedSampler, PermutationSampler, list, tuple, range)
     return _chunks(sampler) is not None or any(is_plain(sampler, kind) for kind in known)
 
 

@@ -1,6 +1,7 @@
 """`Checkpoint`: when a run is saved, and which checkpoints are kept."""
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,12 @@ from stoker.run import Run
 from stoker.rundir import files
 from stoker.storage import local_path
 
+_FIRST_EPOCHS = 10
+"""Epochs at the beginning of a run that are all saved, however short they are."""
+
+_LONGEST_PAUSE = 60.0
+"""Seconds after which even short epochs are saved."""
+
 
 class Checkpoint(Periodic):
     """Save the complete state of the run into ``checkpoints/`` of its folder, to resume from.
@@ -25,9 +32,11 @@ class Checkpoint(Periodic):
     Files are written in the background.
 
     Args:
-        every: how often, such as "1ep" or "10min"; "auto" means as often as ``max_overhead``
-            allows.
-        max_overhead: for "auto": the share of its time that training may wait for saves.
+        every: how often, such as "1ep" or "10min". "epoch" means after each epoch; after the first
+            ten, short epochs are saved only as often as ``max_overhead`` allows, but at least once
+            a minute. "auto" means as often as ``max_overhead`` allows, also within an epoch.
+        max_overhead: for "epoch" and "auto": the share of its time that training may wait for
+            saves.
         keep: how many of the newest checkpoints to keep; None keeps all.
         keep_every: checkpoints whose step is a multiple of it are never removed.
         best: the name of a result, such as "val/loss"; a better one is saved at once, and the best
@@ -53,7 +62,7 @@ class Checkpoint(Periodic):
 
     def __init__(
         self,
-        every: int | str | Every | None = "1ep",
+        every: int | str | Every | None = "epoch",
         *,
         max_overhead: float = 0.01,
         keep: int | None = 3,
@@ -74,8 +83,9 @@ class Checkpoint(Periodic):
         self.upload_timeout = upload_timeout
         if not 0 < max_overhead < 1:
             raise ValueError(f"max_overhead must be between 0 and 1, got {max_overhead}")
-        super().__init__(None if every == "auto" else every)
-        self._auto, self._max_overhead = every == "auto", max_overhead
+        self._paced = every if every in ("epoch", "auto") else None
+        super().__init__(None if self._paced else every)
+        self._max_overhead = max_overhead
         self.waited = self._last_wait = self._saved_when = 0.0
         self.keep, self.keep_every = keep, keep_every
         self._monitor = Monitor(best, mode) if best else None
@@ -121,7 +131,7 @@ class Checkpoint(Periodic):
         self.due = False
         self.waited += seconds
         self._saved_when = dist.now()
-        self._last_wait = dist.all_reduce_max(seconds)[0] if self._auto else 0.0
+        self._last_wait = dist.all_reduce_max(seconds)[0] if self._paced else 0.0
 
     # When
 
@@ -143,7 +153,7 @@ class Checkpoint(Periodic):
         """Check whether a save is due."""
         if run.step % self._steps == 0 or self._by_clock or run.requests.active:
             super().after_step(run)
-        if self._auto and dist.now() - self._saved_when > self._last_wait / self._max_overhead:
+        if self._paced == "auto" and self._is_paid():
             self.act_once(run)
 
     def after_val(self, run: Run) -> None:
@@ -154,10 +164,18 @@ class Checkpoint(Periodic):
     def after_epoch(self, run: Run) -> None:
         """Save a training result that is the best so far, whatever the period."""
         super().after_epoch(run)
+        is_first = 0 < run.epoch <= _FIRST_EPOCHS
+        if self._paced == "epoch" and (is_first or self._is_paid(at_most=_LONGEST_PAUSE)):
+            self.act_once(run)
         self._save_if_best(run, at_epoch=True)
 
     def after_train(self, run: Run) -> None:
         """Do nothing: the trainer has saved the end of the run."""
+
+    def _is_paid(self, at_most: float = inf) -> bool:
+        """Return whether the last save is long enough ago to be worth its cost."""
+        pause = min(self._last_wait / self._max_overhead, at_most)
+        return dist.now() - self._saved_when > pause
 
     def _save_if_best(self, run: Run, *, at_epoch: bool) -> None:
         if self._monitor is None:

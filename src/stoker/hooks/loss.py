@@ -3,12 +3,11 @@
 from collections import deque
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from stoker.core import dist
 from stoker.core.tree import as_floats
-from stoker.core.types import Output
+from stoker.core.types import Output, Scalar
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.metrics import Mean
 from stoker.run import Run
@@ -31,7 +30,8 @@ class Loss(Hook):
     produces = ("train/loss", "val/loss")
 
     def __init__(self, window: int = 50) -> None:
-        self._recent: deque[tuple[Tensor, float]] = deque(maxlen=window)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=window)
+        self._unread: deque[tuple[Scalar, float]] = deque(maxlen=window)
         self._train = _Means()
         self._val = _Means()
 
@@ -52,7 +52,7 @@ class Loss(Hook):
         weight = outputs[0].weight if len(outputs) == 1 else sum(o.weight or 0 for o in outputs)
         if loss is not None and weight:
             loss = loss / weight if run.engine.loss_is_sum else loss
-            self._recent.append((loss, weight))
+            self._unread.append((loss, weight))
             self._train.loss.update(loss, weight)
         for output in outputs:
             if output.scalars:
@@ -85,23 +85,33 @@ class Loss(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the means of the current epoch and the recent losses."""
-        losses = as_floats([loss for loss, _ in self._recent])
-        recent = [[loss, weight] for loss, (_, weight) in zip(losses, self._recent, strict=True)]
+        recent = [[loss, weight] for loss, weight in self._read_recent()]
         return {"recent": recent, "train": self._train.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the means of the current epoch and the recent losses."""
         self._recent.clear()
-        recent = [(torch.tensor(v, dtype=torch.float64), w) for v, w in state["recent"]]
-        self._recent.extend(recent)
+        self._unread.clear()
+        self._recent.extend((loss, weight) for loss, weight in state["recent"])
         self._train.load_state_dict(state["train"])
 
     def _recent_mean(self) -> float | None:
-        losses = as_floats([loss for loss, _ in self._recent])
-        weights = [weight for _, weight in self._recent]
-        sums = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-        total, weight = dist.sum_observed(sums, sum(weights))
+        recent = self._read_recent()
+        sums = sum([loss * weight for loss, weight in recent])
+        total, weight = dist.sum_observed(sums, sum([weight for _, weight in recent]))
         return total / weight if weight else None
+
+    def _read_recent(self) -> deque[tuple[float, float]]:
+        """Return the recent losses; each is read back from its device once."""
+        unread = self._unread
+        if len(unread) > 1:
+            losses = as_floats([loss for loss, _ in unread])
+            self._recent.extend(zip(losses, [weight for _, weight in unread], strict=True))
+            unread.clear()
+        elif unread:
+            loss, weight = unread.pop()
+            self._recent.append((float(loss), weight))
+        return self._recent
 
 
 class _Means:

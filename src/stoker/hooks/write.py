@@ -97,27 +97,29 @@ class Write(Periodic):
 
     def after_run(self, run: Run) -> None:
         """Close the writers."""
-        for writer in self._open:
-            writer.close()
-        self._open, self._started_at = [], 0  # what this fit has written stays
+        opened, self._open, self._started_at = self._open, [], 0  # what this fit has written stays
+        for writer in opened:
+            with self._explain(writer):
+                writer.close()
 
     def act(self, run: Run) -> None:
         """Write all events since the last write."""
         rows = run.events.unread(self._cursor)
-        rows = [row for row in rows if row.step <= run.step]  # drop a step that failed
-        if not rows or not dist.is_main():
+        if rows and rows[-1].step > run.step:  # drop a step that failed
+            rows = [row for row in rows if row.step <= run.step]
+        if not rows or self._failed or not dist.is_main():
             return
-        if self._failed:
-            return
-        for writer in self.writers:
-            if writer not in self._open and not self._lacks_path(writer):
-                with self._explain(writer):
-                    self._open_writer(writer)
-        eta = self._pace.eta(run.step, run.final_step) if run.task == "fit" else None
-        progress = RunProgress(run.step, run.epoch, run.samples, run.final_step, eta)
+        if not self._open:
+            self._open_writers()
+        final = run.final_step
+        eta = self._pace.eta(run.step, final) if run.task == "fit" else None
+        progress = RunProgress(run.step, run.epoch, run.samples, final, eta)
         for writer in self._open:
-            with self._explain(writer):
+            try:
                 writer.write(rows, progress)
+            except OSError:
+                with self._explain(writer):
+                    raise
 
     @contextmanager
     def _explain(self, writer: Writer) -> Iterator[None]:
@@ -149,7 +151,8 @@ class Write(Periodic):
     def _length(self, writer: Writer) -> int:
         """Return the length of a writer's file, after a cut that is still due."""
         path = self._path(writer)
-        length = writer.length(path) if path is not None else 0
+        with self._explain(writer):
+            length = writer.length(path) if path is not None else 0
         return min(length, self._cut_at[writer][0]) if writer in self._cut_at else length
 
     def _path(self, writer: Writer) -> Path | None:
@@ -159,6 +162,12 @@ class Write(Periodic):
 
     def _lacks_path(self, writer: Writer) -> bool:
         return writer.file is not None and self._path(writer) is None
+
+    def _open_writers(self) -> None:
+        for writer in self.writers:
+            if not self._lacks_path(writer):
+                with self._explain(writer):
+                    self._open_writer(writer)
 
     def _open_writer(self, writer: Writer) -> None:
         path = self._path(writer) if writer.file is not None else None

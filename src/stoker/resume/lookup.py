@@ -17,6 +17,7 @@ from stoker.core.log import get_logger
 from stoker.core.tree import is_sharded
 from stoker.engine.engine import Engine, unwrap
 from stoker.parallel import Layout, local_weights, tied_names
+from stoker.resume.history_files import read_history
 from stoker.resume.imported import fit_imported, is_imported
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
@@ -203,6 +204,7 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     loaded = read_checkpoint(path, sharding_template(engine), rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
+    loaded.shared["history"] = read_history(loaded.shared["history"], path)
     model = unwrap(engine.model)
     for state in loaded.shared["hooks"].values():
         for key, value in state.items():

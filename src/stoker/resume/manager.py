@@ -17,6 +17,7 @@ from stoker.core.log import get_logger
 from stoker.data import BatchFeeder
 from stoker.hooks.base.dispatch import HookList
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.resume.history_files import HistoryFiles
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.record import RunRecord
 from stoker.resume.run_state import Restored, RunState, Stage, is_beyond
@@ -105,6 +106,9 @@ class CheckpointManager:
             self.checkpoints.open()
             self._is_new_folder = is_new  # only now that the folder is ours
             self._hook.opened(self.checkpoints)
+            in_run = self.checkpoints.folder.parent == self._run.dir
+            if in_run and not self.checkpoints.is_direct:
+                self._state.history_files = HistoryFiles(self._run.dir)
         if self._uploader is not None:
             with self._closing_on_error():
                 self._uploader.start()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
+from stoker.resume.history_files import HistoryFiles
 from stoker.resume.imported import is_imported
 from stoker.resume.lookup import was_saved_in_another_layout
 from stoker.resume.stretch_schedule import ScheduleLength
@@ -50,6 +51,7 @@ class RunState:
     history: History
     accumulate: int
     user_state: UserState
+    history_files: HistoryFiles = field(default_factory=HistoryFiles)
 
     # Capture
 
@@ -75,7 +77,7 @@ class RunState:
             **shared,
             **observed,
             "hooks": shared["hooks"] | observed["hooks"],
-            "history": [dict(row) for row in self.history],
+            "history": self.history_files.save(self.history),
             "run": {
                 **{name: getattr(run, name) for name in _COUNTERS},
                 "stage": stage,

@@ -22,6 +22,9 @@ METRICS = "metrics.jsonl"
 METRICS_CSV = "metrics.csv"
 """The same as a table."""
 
+HISTORY = "history"
+"""The folder of the history of a run of many epochs, as far as its checkpoints do not hold it."""
+
 LEDGER = "ledger.jsonl"
 """What the time of every attempt was spent on."""
 

@@ -173,6 +173,8 @@ def _count(every: str | int | None, per_epoch: int | None, total: int | None) ->
         return "at the first and last step"
     if every == "auto":
         return "as often as run.checkpoint.max_overhead allows"
+    if every == "epoch":
+        return "after each epoch, less often if epochs are short"
     period = Every.of(every)
     if period.unit == "min":
         return f"every {period}, and at the end"

@@ -1,12 +1,14 @@
 """`JsonLines`: one JSON object per line."""
 
 import json
-import math
 import os
 import time
 from contextlib import suppress
+from functools import lru_cache
 from io import FileIO
+from math import inf, isfinite, isnan
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from stoker.events.storage import Row
@@ -14,13 +16,17 @@ from stoker.events.writers.base import RunProgress, Writer
 from stoker.rundir import files
 from stoker.storage import local_path
 
+_SECONDS = 0.5
+"""How long lines may wait, so that not each of many costs a call of the system."""
+
 
 class JsonLines(Writer):
     """Append to ``metrics.jsonl``.
 
     Each line has ``step``, ``epoch``, ``samples``, ``time`` (seconds since 1970) and the numbers of
     that step. Values that JSON cannot express are strings: ``"NaN"``, ``"Infinity"``,
-    ``"-Infinity"``. A kill can only damage the last line, which is dropped on resume.
+    ``"-Infinity"``. Lines reach the file at once, or of many within half a second together. A kill
+    can only damage the last line, which is dropped on resume.
     """
 
     file = files.METRICS
@@ -28,6 +34,8 @@ class JsonLines(Writer):
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)
         self._file: FileIO | None = None
+        self._lines: list[str] = []
+        self._written = -inf
 
     def open(self, path: Path) -> None:
         """Open the file for appending, and drop an incomplete last line."""
@@ -35,7 +43,8 @@ class JsonLines(Writer):
         self._file = path.open("ab", buffering=0)
 
     def length(self, path: Path, until: int | None = None) -> int:
-        """Return the size in bytes."""
+        """Return the size in bytes, with the lines that are not in the file yet."""
+        self.flush()
         if not path.exists():
             return 0
         if until is None:
@@ -51,12 +60,18 @@ class JsonLines(Writer):
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Append one line per row; if that fails, for example on a full disk, append none."""
-        assert self._file is not None
-        lines = []
         for row in rows:
-            scalars = {name: _json_number(value) for name, value in row.scalars.items()}
-            lines.append(json.dumps(self.head(row, progress) | scalars) + "\n")
-        append(self._file, "".join(lines).encode())
+            self._lines.append(_line(self.head(row, progress) | row.scalars))
+        if monotonic() - self._written >= _SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append the lines that are not in the file yet."""
+        if self._lines:
+            assert self._file is not None
+            lines, self._lines = self._lines, []
+            append(self._file, "".join(lines).encode())
+            self._written = monotonic()
 
     def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
         """Return the first entries of a line."""
@@ -66,8 +81,10 @@ class JsonLines(Writer):
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file, self._written = self._file, None, -inf
+            with file:
+                lines, self._lines = self._lines, []
+                append(file, "".join(lines).encode())
 
 
 def append_line(path: Path, line: str) -> None:
@@ -102,10 +119,22 @@ def read_json_lines(path: str | Path) -> list[dict[str, float]]:
     return rows
 
 
-def _json_number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _line(values: dict[str, Any]) -> str:
+    """Return a line, as `json.dumps` writes it in three times the time."""
+    return f"{{{', '.join([f'{_key(name)}: {_text(value)}' for name, value in values.items()])}}}\n"
+
+
+_key = lru_cache(maxsize=10_000)(json.dumps)
+
+
+def _text(value: Any) -> str:
+    if type(value) is int:
+        return int.__repr__(value)
+    if type(value) is not float:
+        return json.dumps(value)
+    if isfinite(value):
+        return float.__repr__(value)
+    return '"NaN"' if isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
 def _drop_incomplete_line(path: Path) -> None:

@@ -44,11 +44,12 @@ class Periodic(Hook):
 
     def after_step(self, run: Run) -> None:
         """Act if due by steps, by minutes or on request."""
-        if run.step % self._steps == 0 or self._by_clock or run.requests.active:
+        if run.step % self._steps == 0 and run.step:
+            self.act_once(run)
+        elif self._by_clock or run.requests.active:
             every, request = self.every, self.request
             requested = request is not None and run.requested(request)
-            since = dist.now() - self._acted_when
-            if requested or (every and (every.at_step(run.step) or every.at_seconds(since))):
+            if requested or (every and every.at_seconds(dist.now() - self._acted_when)):
                 self.act_once(run)
 
     def after_val(self, run: Run) -> None:
