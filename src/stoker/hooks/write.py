@@ -14,6 +14,7 @@ from stoker.core.every import Every
 from stoker.core.log import LogFile as LogFileHandler
 from stoker.core.timers import Pace
 from stoker.events import Cursor, RunProgress, Writer
+from stoker.events.storage import Row
 from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
@@ -21,6 +22,8 @@ from stoker.hooks.terminal import results
 from stoker.run import Run
 from stoker.rundir.states import ending_of
 from stoker.storage import explain_write_errors
+
+_MOST_HELD = 100
 
 
 class Write(Periodic):
@@ -59,6 +62,7 @@ class Write(Periodic):
         self.name = f"Write({', '.join(type(writer).__name__ for writer in writers)})"
         self._cursor = Cursor()
         self._open: list[Writer] = []
+        self._held: list[Row] = []  # in an elastic run: what rank 0 may not have written
         self._pace = Pace(0)
         self._started_at = 0
         self._dir: Path | None = None
@@ -105,6 +109,8 @@ class Write(Periodic):
         """Write all events since the last write."""
         rows = run.events.unread(self._cursor)
         rows = [row for row in rows if row.step <= run.step]  # drop a step that failed
+        if dist.members() is not None:
+            rows = self._not_written(rows, run)
         if not rows or not dist.is_main():
             return
         if self._failed:
@@ -118,6 +124,26 @@ class Write(Periodic):
         for writer in self._open:
             with self._explain(writer):
                 writer.write(rows, progress)
+
+    def _not_written(self, rows: list[Row], run: Run) -> list[Row]:
+        """Return the rows that rank 0 of an elastic run has to write now.
+
+        A process that takes over from another one leaves out what that one has written, and adds
+        what it has not.
+        """
+        if not dist.is_main():
+            self._held = [*self._held[-_MOST_HELD:], *rows]
+            return rows
+        if dist.inherited() and not self._open:
+            held, self._held = self._held, []
+            self._cut_at, self._started_at = {}, 0  # earlier attempts were cut already
+            paths = [(one, self._path(one)) for one in self.writers if one.file is not None]
+            for writer, path in paths:
+                written = writer.written(path) if path is not None and path.exists() else None
+                if written is not None:
+                    both = [*held, *rows]
+                    return [row for row in both if (row.step, {*row.scalars}) not in written]
+        return rows
 
     @contextmanager
     def _explain(self, writer: Writer) -> Iterator[None]:
