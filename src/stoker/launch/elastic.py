@@ -1,4 +1,4 @@
-"""The launcher of an elastic job: it hosts the store, replaces processes, and never stops others."""
+"""The launcher of an elastic job: it hosts the store and replaces processes that are lost."""
 
 import os
 import secrets
