@@ -19,9 +19,9 @@ class Event:
     Attributes:
         time: when, in seconds since 1970.
         step: at which step.
-        kind: "start", "fit", "restart" or "rollback"; "left" or "joined" for a process of an elastic
-            run; or how an attempt ended: "finished", "stopped", "preempted", "failed", or "killed"
-            if it left no end.
+        kind: "start", "fit", "restart" or "rollback"; "left" or "joined" for a process of an
+            elastic run; or how an attempt ended: "finished", "stopped", "preempted", "failed", or
+            "killed" if it left no end.
         text: details for people.
     """
 
