@@ -322,6 +322,27 @@ class RunControl:
             run.requests.active = active
 
 
+def refresh_window(run: Run) -> None:
+    """Read the batches of the current step again if this process has other logical ranks now."""
+    if run.feeder is not None and run.feeder.is_outdated:
+        repeat_window(run)
+
+
+def repeat_window(run: Run) -> None:
+    """Read the batches of the current step again, for the logical ranks that this process has now.
+
+    Raises:
+        RuntimeError: a hook has replaced the batches, which reading them again would undo.
+    """
+    assert run.feeder is not None
+    if run.batches is not run.feeder.window:
+        raise RuntimeError(
+            "a hook has replaced run.batches, so that an elastic run cannot repeat the step for "
+            "the process that was lost: change batches in the dataset, in collate_fn or in a Step"
+        )
+    RunControl(run).begin_step(run.feeder.repeat())
+
+
 def total_steps(
     epochs: int | None, max_steps: int | None, steps_per_epoch: int | None
 ) -> int | None:

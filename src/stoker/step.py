@@ -33,7 +33,7 @@ from stoker.engine.target_weight import (
     warn_about_ignored,
     weigh_batches,
 )
-from stoker.run import Run
+from stoker.run import Run, refresh_window, repeat_window
 
 
 class Points(Protocol):
@@ -134,7 +134,30 @@ class Step:
         An override calls ``run.add_output(Output(…))`` to show hooks a loss, and
         ``self.points.fire("before_update")`` to let them act before the update.
         """
+        engine = run.engine
+        repeat = partial(repeat_window, run)
+        weights = engine.parallel_model.complete(partial(self._accumulate, run), repeat)
+        if weights.total is not None and (total := weights.total()) != weights.expected:
+            scale_gradients(engine, weights.expected / total if total else 0.0)
+        if engine.scaler is not None:
+            engine.unscale()
+        if self.points.calls["before_update"]:
+            self.points.fire("before_update")
+        if run.skip_reason is not None:
+            engine.skip_update()
+            return False
+        lr_updates = engine.lr_updates
+        if self.update(engine) is False:
+            return False
+        if engine.lr_step == "step" and engine.lr_updates == lr_updates:  # not engine.step()
+            self.adjust_lr(engine, run)
+        return True
+
+    def _accumulate(self, run: Run) -> StepWeights:
+        """Compute the gradients of the current step; return the weights of its batches."""
         engine, model = run.engine, run.engine.parallel_model
+        if model.logical_ranks is not None:
+            refresh_window(run)
         engine.zero_grad()
         weights = self._weigh(run)
         forward = engine.precision.cast(self.forward)
@@ -154,27 +177,14 @@ class Step:
                 run.outputs.clear,
             )
         )
-        if weights.total is not None and (total := weights.total()) != weights.expected:
-            scale_gradients(engine, weights.expected / total if total else 0.0)
-        if engine.scaler is not None:
-            engine.unscale()
-        if self.points.calls["before_update"]:
-            self.points.fire("before_update")
-        if run.skip_reason is not None:
-            engine.skip_update()
-            return False
-        lr_updates = engine.lr_updates
-        if self.update(engine) is False:
-            return False
-        if engine.lr_step == "step" and engine.lr_updates == lr_updates:  # not engine.step()
-            self.adjust_lr(engine, run)
-        return True
+        return weights
 
     def validate(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
         """Run the current validation batch forward, and add its output to the run."""
         engine = run.engine
         if engine.parallel_model.logical_ranks is not None:
-            self._validate_logical_ranks(run, forward)
+            evaluate = partial(self._validate_logical_ranks, run, forward)
+            engine.parallel_model.complete(evaluate, partial(repeat_window, run))
             return
         output = self.schedule.forward_only(engine, run.batches[0], forward)
         if output is not None:
@@ -189,6 +199,8 @@ class Step:
         return weigh.of(run.batches[number])
 
     def _validate_logical_ranks(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
+        refresh_window(run)
+
         def evaluated(number: int, batch: Batch) -> Output:
             output = as_val_output(self, forward(run.engine, batch))
             run.add_output(output, self.val_weight(run, number))

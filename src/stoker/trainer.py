@@ -31,6 +31,7 @@ from stoker.hooks.base.hook import Hook
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.upload import upload_hooks
 from stoker.resume.describe_run import identity_of, loaders_by_name
+from stoker.resume.elastic import check_period
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.manager import CheckpointManager, ValidationRecord
 from stoker.resume.run_state import RunState
@@ -167,13 +168,14 @@ class Trainer:
             limit_train_batches = limit_val_batches = int(fast_dev_run)
             epochs, max_steps = self.run.epoch + 1, None
         self._dev_run = bool(fast_dev_run)
-        shard, last, limit = self.engine.data_shard, self.last_window, limit_train_batches
+        shard, last, limit = self._data_shard, self.last_window, limit_train_batches
         feeder = BatchFeeder(
             train_loader, self.accumulate, last_window=last, limit=limit, shard=shard
         )
         val_feeders = val_feeders_of(val_loader, limit_val_batches, shard)
         self._val_loaders = {name: one.loader for name, one in val_feeders.items()}
         every = Every.of(validate_every) if validate_every is not None else None
+        check_period("validate_every", every)
         run = self.run
         run.max_epochs, run.max_steps = count_of("epochs", epochs), count_of("max_steps", max_steps)
         run.steps_per_epoch, run.val_names = feeder.steps, tuple(val_feeders)
@@ -276,7 +278,7 @@ class Trainer:
         """
         if loader is None:
             raise TypeError("loader is None, expected a DataLoader or another iterable of batches")
-        feeders = val_feeders_of(loader, limit_batches, self.engine.data_shard)
+        feeders = val_feeders_of(loader, limit_batches, self._data_shard)
         self.run.val_names = tuple(feeders)
         with self._running("evaluate") as hooks:
             return Results(self._validate(hooks, feeders))
@@ -289,7 +291,7 @@ class Trainer:
         """
         one_batch = isinstance(data, Tensor | tuple | Mapping)
         batches = [(data, None) if isinstance(data, tuple) else data] if one_batch else data
-        shard = DataShard() if one_batch else self.engine.data_shard
+        shard = DataShard() if one_batch else self.engine.predict_shard
         feeder = BatchFeeder(batches, name="data", shard=shard)
         run, engine = self.run, self.engine
         predict = engine.precision.cast(self.step.predict)
@@ -445,6 +447,10 @@ class Trainer:
                 hooks.fire("before_train")
                 manager.begin(feeder)
                 yield manager
+
+    def _data_shard(self) -> DataShard:
+        """Return the shard of the data that this process reads now."""
+        return self.engine.data_shard
 
     def _state(self) -> RunState:
         return RunState(

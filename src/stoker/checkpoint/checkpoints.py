@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -22,6 +23,8 @@ from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
 from stoker.storage import Lease, LocalStorage, Storage, local_path, open_storage, store_url, url_of
 from stoker.storage.locations import copy_folder
+
+_HAND_OVER = 60.0  # seconds for a process that leaves an elastic job to finish its last save
 
 Paths: TypeAlias = list[Path]
 Faults: TypeAlias = list[str]
@@ -88,7 +91,7 @@ class Checkpoints:
         `save` opens the folder if necessary. Open it before `newest`, so that a checkpoint which a
         killed run was replacing is found.
         """
-        if self._channel is not None:
+        if self._channel is not None or not self._writes_here:
             return
         channel = RankChannel()
         with channel.fail_together():
@@ -101,6 +104,16 @@ class Checkpoints:
             raise
         self._owner = int(channel.all_gather(os.getpid())[0])
         self._channel, self._snapshotter = channel, Snapshotter(channel)
+
+    @property
+    def _writes_here(self) -> bool:
+        """Whether this process writes: in an elastic job, the first member does that alone."""
+        return dist.members() is None or dist.is_main()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has opened the folder."""
+        return self._channel is not None
 
     def close(self) -> None:
         """Wait for the save in progress and let other runs write here.
@@ -155,9 +168,11 @@ class Checkpoints:
         """
         if step < 0:
             raise ValueError(f"step must be at least 0, got {step}")
+        path = self.folder / checkpoint_name(step)
+        if not self._writes_here:
+            return path
         self.open()
         assert self._snapshotter is not None
-        path = self.folder / checkpoint_name(step)
         if self.is_direct and not required and dist.all_reduce_max(float(self.background.busy))[0]:
             get_logger().warning(
                 f"step {step} is not saved: '{self._storage}' is still receiving the save before it"
@@ -280,7 +295,7 @@ class Checkpoints:
         for storage in filter(None, (self._storage, self._store)):
             try:
                 storage.create()
-                self._leases.append(storage.lease(self._lost))
+                self._leases.append(self._lease(storage))
                 clean(storage)
             except OSError as error:
                 self._release_leases()
@@ -290,6 +305,17 @@ class Checkpoints:
             except BaseException:
                 self._release_leases()
                 raise
+
+    def _lease(self, storage: Storage) -> Lease:
+        """Take the lease; one that another member of an elastic job had is released soon."""
+        deadline = monotonic() + (_HAND_OVER if dist.inherited() else 0.0)
+        while True:
+            try:
+                return storage.lease(self._lost)
+            except CheckpointError:
+                if monotonic() > deadline:
+                    raise
+                sleep(0.05)
 
     def _release_leases(self) -> None:
         while self._leases:

@@ -10,7 +10,7 @@ from stoker.cli import output
 from stoker.cli.common import frozen_imports
 from stoker.config.yaml_text import ConfigError
 
-_OPTIONS = ("nproc", "on", "workers", "address", "max_restarts")
+_OPTIONS = ("nproc", "on", "workers", "address", "max_restarts", "elastic")
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -32,6 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-restarts", type=int, metavar="K", help="Restarts after a failure. Default: 0."
     )
+    add_elastic(group)
+
+
+def add_elastic(parser: Any) -> None:
+    """Declare ``--elastic``."""
+    parser.add_argument(
+        "--elastic",
+        type=_range,
+        metavar="MIN:MAX",
+        help="Continue without processes that are lost, and with new ones, from MIN to MAX. Needs "
+        "run.parallel.logical_ranks.",
+    )
+
+
+def _range(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 1:4, got {text!r}")
+    return int(least), int(most)
 
 
 def add_nproc(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +83,13 @@ def launch(command: Command, options: argparse.Namespace) -> int:
         accepted = launch.accepted_options(options.on)
         if {"nproc", "workers"} & set(accepted):
             layout_of(run).filled(options.nproc or options.workers or 1)
+        if options.elastic is not None and run.parallel.logical_ranks is None:
+            raise ValueError(
+                "--elastic needs logical ranks: set run.parallel.logical_ranks=N, with N at least "
+                "the largest number of processes"
+            )
+        if options.elastic is not None:
+            layout_of(run).filled(options.elastic[1])
         code, lines = launch.run(
             _run_in_folder,
             command,

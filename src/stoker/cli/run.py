@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from stoker.cli import launching
 from stoker.cli.common import OK, frozen_imports
 from stoker.cli.output import emit
 from stoker.config.yaml_text import ConfigError
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Print which hooks act where, instead of training.",
     )
     parser.add_argument("--nproc", type=int, metavar="N", help="Processes on this machine.")
+    launching.add_elastic(parser)
     parser.add_argument("script", metavar="SCRIPT", help="A Python file.")
     parser.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="Arguments of the script."
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         what = "is a folder" if script.is_dir() else "does not exist"
         raise ConfigError(f"the script '{script}' {what}, expected a Python file")
     _check_syntax(script)
-    if options.nproc is not None:
+    if options.nproc is not None or options.elastic is not None:
         return _in_processes(options)
     with frozen_imports():
         import_module("stoker.dialects.aliases").Dialects(prefer=options.prefer_dialects).install()
@@ -65,9 +67,9 @@ def _in_processes(options: argparse.Namespace) -> int:
         raise ConfigError("--explain does not train, so it needs no --nproc: remove one of them")
     with frozen_imports():
         from stoker import launch
-    alone = argparse.Namespace(**{**vars(options), "nproc": None})
+    alone = argparse.Namespace(**{**vars(options), "nproc": None, "elastic": None})
     try:
-        launch.run(run, alone, nproc=options.nproc)
+        launch.run(run, alone, nproc=options.nproc, elastic=options.elastic)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return OK

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as c10d
 
+from stoker.core.membership import Membership
+
 T = TypeVar("T")
 
 _alone = False
@@ -20,6 +22,7 @@ _observes_everything = False
 _rank = 0
 _agreed_time: float | None = None
 _groups: dict[tuple[int, ...], Any] = {}
+_membership: Membership | None = None
 
 
 def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
@@ -32,8 +35,13 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
         device_type: "cuda" also connects the GPUs.
         timeout: seconds after which a collective that a rank does not join fails.
     """
-    global _rank  # noqa: PLW0603
-    found = rendezvous_in(os.environ)
+    global _rank, _membership  # noqa: PLW0603
+    if _membership is None:
+        _membership = Membership.from_environment(os.environ)
+        if _membership is not None:
+            _check_elastic(device_type)
+            atexit.register(disconnect)
+    found = rendezvous_in(os.environ) if _membership is None else None
     if found is not None and not _connected():
         for name, value in found.items():
             os.environ.setdefault(name, value)
@@ -42,6 +50,42 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
         c10d.init_process_group(backend, timeout=limit, **_store_of_attempt())
         atexit.register(disconnect)
     _rank = rank()
+
+
+def _check_elastic(device_type: str) -> None:
+    if device_type == "cuda":
+        raise ValueError(
+            "elastic runs on CPUs only, but the device is cuda: leave elastic out, and restart the "
+            "job from its newest checkpoint after a failure (max_restarts)"
+        )
+
+
+def members() -> Membership | None:
+    """Return the membership of this process in an elastic job; None in any other job."""
+    return _membership
+
+
+def position() -> tuple[int, int]:
+    """Return the number of this process among those that share the work, and how many these are."""
+    if _membership is not None:
+        return _membership.members.index(_membership.member), len(_membership.members)
+    return (rank(), world_size()) if world_size() > 1 else (0, 1)
+
+
+def generation() -> int:
+    """Return the number of changes of the members of an elastic job, 0 in any other job."""
+    return 0 if _membership is None else _membership.generation
+
+
+def begin_member() -> None:
+    """Take part in collectives, if this process has joined an elastic job."""
+    if _membership is not None:
+        _membership.begin()
+
+
+def inherited() -> bool:
+    """Return whether this process is rank 0 because another one left an elastic job."""
+    return _membership is not None and _membership.inherited
 
 
 def _store_of_attempt() -> dict[str, Any]:
@@ -126,8 +170,11 @@ def _first_node(nodes: str) -> str:
 def rank() -> int:
     """Return the rank of this process, 0 in a single process.
 
-    It stays the same after the connection is closed, so that only one process acts as rank 0.
+    It stays the same after the connection is closed, so that only one process acts as rank 0. In
+    an elastic job it changes when processes before this one leave.
     """
+    if _membership is not None:
+        return _membership.rank
     return c10d.get_rank() if _connected() else _rank
 
 
@@ -189,12 +236,37 @@ def all_reduce_max(*numbers: float) -> list[float]:
 
 
 def _all_reduce(numbers: tuple[float, ...], operation: Any) -> list[float]:
-    if _alone or world_size() == 1:
-        return list(numbers)
-    found = torch.tensor(numbers, dtype=torch.float64)
-    c10d.all_reduce(found, operation)
-    reduced: list[float] = found.tolist()
-    return reduced
+    def reduced() -> list[float]:
+        found = torch.tensor(numbers, dtype=torch.float64)
+        c10d.all_reduce(found, operation)
+        result: list[float] = found.tolist()
+        return result
+
+    return collective(reduced, list(numbers))
+
+
+def collective(operation: Callable[[], T], single: T) -> T:
+    """Return the result of an operation of all ranks; ``single`` is that of a single process.
+
+    In an elastic job it is repeated if a member is lost meanwhile, so all ranks must finish it or
+    none. It must not change anything but its result.
+    """
+    if _alone or not _shares():
+        return single
+    return together(lambda: operation() if world_size() > 1 else single)
+
+
+def together(operation: Callable[[], T]) -> T:
+    """Return the result of an operation with collectives, which an elastic job takes for one."""
+    if _membership is None or _alone or not _shares():
+        return operation()
+    return _membership.run(operation)
+
+
+def _shares() -> bool:
+    """Return whether this process takes part in collectives: in an elastic job, not always."""
+    members = _membership
+    return members is None or not (members.joining or members.left)
 
 
 def now() -> float:
@@ -217,30 +289,56 @@ def broadcast_from_rank0(value: T) -> T:
     return found
 
 
+def publish_from_rank0(name: str, value: T) -> T:
+    """Return the value of rank 0, also on a process that joins an elastic job later.
+
+    Args:
+        name: what the value is. All ranks must call it equally often with the same name.
+        value: the value on this rank.
+    """
+    if _membership is None:
+        return broadcast_from_rank0(value)
+    return _membership.publish(name, lambda: broadcast_from_rank0(value))
+
+
+def on_rank0(flag: bool) -> bool:
+    """Return the flag of the rank 0 of an elastic job, True in any other. All ranks must call it.
+
+    If rank 0 is lost meanwhile, it is the flag that the next one has passed.
+    """
+    return True if _membership is None else broadcast_from_rank0(flag)
+
+
 def all_gather_object(value: Any) -> list[Any]:
     """Return the value of each rank, by rank. All ranks must call it."""
-    if _alone or world_size() == 1:
-        return [value]
-    found: list[Any] = [None] * world_size()
-    c10d.all_gather_object(found, value)
-    return found
+
+    def gathered() -> list[Any]:
+        found: list[Any] = [None] * world_size()
+        c10d.all_gather_object(found, value)
+        return found
+
+    return collective(gathered, [value])
 
 
 def all_gather_floats(*numbers: float) -> list[list[float]]:
     """Return the numbers of each rank, by rank, in double precision. All ranks must call it."""
-    if _alone or world_size() == 1:
-        return [list(numbers)]
-    found = torch.zeros(world_size(), len(numbers), dtype=torch.float64)
-    found[rank()] = torch.tensor(numbers, dtype=torch.float64)
-    c10d.all_reduce(found)
-    table: list[list[float]] = found.tolist()
-    return table
+
+    def gathered() -> list[list[float]]:
+        found = torch.zeros(world_size(), len(numbers), dtype=torch.float64)
+        found[rank()] = torch.tensor(numbers, dtype=torch.float64)
+        c10d.all_reduce(found)
+        table: list[list[float]] = found.tolist()
+        return table
+
+    return collective(gathered, [list(numbers)])
 
 
 def broadcast_object(value: Any, source: int) -> Any:
     """Return the value of the rank ``source``. All ranks must call it."""
-    if _alone or world_size() == 1:
+    if _alone or not _shares() or (_membership is None and world_size() == 1):
         return value
+    if _membership is not None:  # the source must not be ahead of those that wait for it
+        return all_gather_object(value)[source]
     held = [value if rank() == source else None]
     c10d.broadcast_object_list(held, src=source)
     return held[0]

@@ -2,7 +2,7 @@
 
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from stoker.core import dist
+from stoker.core.seed import preserve_rng
 from stoker.core.types import Batch
 from stoker.core.user_state import Entries, UserState
 from stoker.data.dataloader import (
@@ -27,7 +29,7 @@ from stoker.data.dataloader import (
     workers_running,
 )
 from stoker.data.resume.loader_check import check_loader, is_resharded, properties_of
-from stoker.data.resume.logical import Round, logical_strategy_for
+from stoker.data.resume.logical import DealtStrategy, Round, logical_strategy_for
 from stoker.data.resume.position import Position
 from stoker.data.resume.rng import generator_states, set_generator_states
 from stoker.data.resume.strategies import ResumeStrategy, ShardedStrategy, strategy_for
@@ -62,8 +64,9 @@ class BatchFeeder:
             step of it, "drop" discards it.
         limit: the maximum number of batches per pass, or a fraction of them as a float.
         name: the name of the loader in messages.
-        shard: the shard of the data that this process reads. Every process builds a feeder, and
-            all hand out the same number of windows.
+        shard: the shard of the data that this process reads, or a function that returns it. Every
+            process builds a feeder, and all hand out the same number of windows. With logical
+            ranks the shard may change between two windows.
 
     Attributes:
         position: how far the pass in progress has got. Do not modify it.
@@ -84,9 +87,11 @@ class BatchFeeder:
         last_window: LastWindow = "flush",
         limit: int | float | None = None,
         name: str = "train_loader",
-        shard: DataShard = _SINGLE,
+        shard: DataShard | Callable[[], DataShard] = _SINGLE,
     ) -> None:
         _check_iterable(loader, name)
+        self._find_shard = shard if callable(shard) else lambda: shard
+        shard = self._find_shard()
         check_window(accumulate, last_window)
         self.loader = loader
         self.accumulate = accumulate
@@ -107,6 +112,8 @@ class BatchFeeder:
         self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
         self._rounds: list[Round] = []  # those of the current window, with logical ranks
+        self._rest: Iterator[Round] = iter(())  # those of the pass that follow
+        self.window: list[Batch] = []  # the current one, with logical ranks
         self.user_state: UserState | None = None
         self._restored: Entries = []  # of `user_state`
         self._restart_workers = False  # whether persistent workers ran when the state was saved
@@ -121,7 +128,8 @@ class BatchFeeder:
 
     def another_pass(self) -> "BatchFeeder":
         """Return a feeder for a pass over the same data, batch by batch."""
-        return BatchFeeder(self.loader, limit=self._max_batches, name=self._name, shard=self._shard)
+        shard = self._find_shard
+        return BatchFeeder(self.loader, limit=self._max_batches, name=self._name, shard=shard)
 
     @property
     def batches(self) -> int | None:
@@ -304,19 +312,68 @@ class BatchFeeder:
 
     def _logical_windows(self) -> Iterator[list[Batch]]:
         """Yield the batches of this process's logical ranks; a window may have none of them."""
-        source: Iterable[Any] = self._begin()
-        position = self.position
-        rounds = iter(self._timed(source) if self.timed else source)
-        while taken := list(islice(rounds, self.accumulate)):
-            if len(taken) < self.accumulate and self.last_window == "drop":
+        self._reshard()
+        self._begin_rounds()
+        while True:
+            if self.is_outdated and not self._reshard():
+                self._begin_rounds()
+            taken = list(islice(self._rest, self.accumulate))
+            if not taken or (len(taken) < self.accumulate and self.last_window == "drop"):
                 break
-            self._rounds = taken
-            position.batches += len(taken)
-            position.drained = taken[-1].is_last
-            yield [batch for one in taken for batch in one.batches]
+            self._hand_out(taken)
+            yield self.window
+        position = self.position
         if not position.batches:
             raise ValueError(f"{self._name} yielded no batches: expected at least one per pass")
         position.drained = position.ended = True
+
+    def _begin_rounds(self) -> None:
+        source: Iterable[Any] = self._begin()
+        self._rest = iter(self._timed(source) if self.timed else source)
+
+    def _hand_out(self, rounds: list[Round]) -> None:
+        """Make these rounds the current window."""
+        self._rounds = rounds
+        self.position.batches += len(rounds)
+        self.position.drained = rounds[-1].is_last
+        self.window = [batch for one in rounds for batch in one.batches]
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether this process has other logical ranks now than when it read the last window."""
+        return self._is_logical and self._find_shard() != self._shard
+
+    def repeat(self) -> list[Batch]:
+        """Return the current window for the logical ranks that this process has now."""
+        rounds, position = self._rounds, self.position.copy()
+        position.batches -= len(rounds)
+        position.drained = position.ended = False
+        if self.is_outdated:
+            self.rewind(position)
+            with preserve_rng(*self.generators()):
+                in_place = self._reshard()
+                if in_place:
+                    assert isinstance(self._strategy, DealtStrategy)
+                    rounds = [self._strategy.dealt(one) for one in rounds]
+                else:
+                    self._begin_rounds()
+                    rounds = list(islice(self._rest, len(rounds)))
+            self._hand_out(rounds)
+        return self.window
+
+    def _reshard(self) -> bool:
+        """Read the shard that this process has now; return False if the pass must begin again."""
+        shard = self._find_shard()
+        if shard == self._shard or self._default_strategy.reshard(shard):
+            self._shard = shard
+            return True
+        state = self.state_dict()
+        self._shard = shard
+        with dist.alone():  # the state has what ranks would agree on
+            self._default_strategy = _strategy(self.loader, self._name, shard)
+        self._default_strategy.user_state = self.user_state
+        self.load_state_dict(state)
+        return False
 
     def _windows(self) -> Iterator[list[Batch]]:
         source = self._begin()
@@ -398,7 +455,9 @@ class BatchFeeder:
 
 
 def val_feeders_of(
-    loader: Loaders | None, limit: int | float | None, shard: DataShard = _SINGLE
+    loader: Loaders | None,
+    limit: int | float | None,
+    shard: DataShard | Callable[[], DataShard] = _SINGLE,
 ) -> dict[str, BatchFeeder]:
     """Return a feeder for each validation loader, by prefix of its results: "val", "val/<name>"."""
     if loader is None:

@@ -189,6 +189,14 @@ class Engine:
         return DataShard(model.data_rank, model.data_ranks)
 
     @property
+    def predict_shard(self) -> DataShard:
+        """The shard of the data that this process predicts."""
+        model = self.parallel_model
+        if model.logical_ranks is not None and model.predict_ranks == model.data_ranks:
+            return DataShard(0, model.data_ranks, model.data_ranks)
+        return self.data_shard
+
+    @property
     def stages(self) -> Stages | None:
         """The pipeline stages of this process; None without a pipeline."""
         return self.parallel_model.stages

@@ -96,6 +96,11 @@ class Checkpoint(Periodic):
         self.due = False
         Checkpoints(Path(), keep=keep, keep_every=keep_every, best=self.best)  # validate them now
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the time that saves take decides when to save."""
+        return self._auto
+
     # Where and what
 
     def folder_for(self, run: Run) -> Path | None:

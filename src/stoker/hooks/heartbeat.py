@@ -120,7 +120,9 @@ class Watchdog:
         self._samples, self._steps = (0, 0), 0  # at how many checks there were new steps
         self._since = self._last_check = monotonic()
         self._cpu = 0.0
-        self._exchange = StatusExchange(interval) if dist.world_size() > 1 else None
+        self._exchange: StatusExchange | None = None
+        if dist.world_size() > 1 and dist.members() is None:
+            self._exchange = StatusExchange(interval)
         if self._exchange is not None:
             self._neighbour = (dist.rank() + 1) % dist.world_size()
             self._rank_0_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -211,6 +213,8 @@ class Watchdog:
     # Judging
 
     def _check_self(self, stack: Stack, idle: float) -> None:
+        if dist.members() is not None and stack.waiting:  # the one that it waits for ends itself
+            return
         rank = dist.rank()
         what = f"rank {rank} has made no progress for {idle:.0f} s: it is {stack.where(self._run)}"
         if self._exchange is None or not self._waits():

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -59,6 +60,8 @@ class Ledger(Hook):
         self._every = every
         self._due = inf
         self._path: Path | None = None
+        self._changes = 0  # how many changes of members are written
+        self._before: dict[str, float] = {}  # what the rank 0 before this one spent more
         self._reset()
 
     # Measuring
@@ -104,6 +107,8 @@ class Ledger(Hook):
 
     def after_step(self, run: Run) -> None:
         """Write a line if one is due."""
+        if dist.members() is not None:
+            self._record_members(run)
         if perf_counter() >= self._due:
             self._write(run)
 
@@ -126,7 +131,7 @@ class Ledger(Hook):
 
     def after_run(self, run: Run) -> None:
         """Write the last line: why the attempt ended. Without a single step, remove the file."""
-        if self._path is None or run.task != "fit":
+        if self._path is None or run.task != "fit" or not dist.is_main():
             return
         if run.error is not None and run.step == 0 and self._is_new:
             with suppress(OSError):
@@ -137,6 +142,25 @@ class Ledger(Hook):
             self._write(run, event="end", end=state, **({"why": why} if why else {}))
         self._path, self._due = None, inf
         self._reset()
+
+    def _record_members(self, run: Run) -> None:
+        """Write how the members of an elastic run have changed since the last step."""
+        members = dist.members()
+        assert members is not None
+        if run.dir is None or not dist.is_main():
+            return
+        if self._path is None and run.task == "fit":
+            self._continue(run.dir / files.LEDGER)
+        for change in members.changes[self._changes :]:
+            self._write(run, event="members", **asdict(change))
+        self._changes = len(members.changes)
+
+    def _continue(self, path: Path) -> None:
+        """Continue the lines of the process that was rank 0 before this one."""
+        last = json.loads(path.read_bytes().splitlines()[-1]) if path.exists() else {}
+        self._path, self._is_new, self._due = path, False, 0.0
+        self._id = last.get("attempt", os.urandom(4).hex())
+        self._before = {kind: last.get(kind, 0.0) - spent for kind, spent in self._spent().items()}
 
     # Writing
 
@@ -156,16 +180,21 @@ class Ledger(Hook):
         started, overhead = self._epoch
         return self._trained + now - started - (sum(self._overhead(now).values()) - overhead)
 
-    def _write(self, run: Run, **about: Any) -> None:
-        """Append a line. If that fails, warn once and stop writing; the run continues."""
-        if self._path is None:
-            return
+    def _spent(self) -> dict[str, float]:
+        """Return the seconds that this process has spent so far, by kind."""
         now = perf_counter()
         overhead, train = self._overhead(now), self._train(now)
         total = now - self._started
         startup = total - sum(overhead.values()) if self._startup is None else self._startup
         spent = {"startup": startup, "train": train, **overhead}
-        spent["other"] = total - sum(spent.values())
+        return {**spent, "other": total - sum(spent.values())}
+
+    def _write(self, run: Run, **about: Any) -> None:
+        """Append a line. If that fails, warn once and stop writing; the run continues."""
+        if self._path is None:
+            return
+        now = perf_counter()
+        spent = {kind: one + self._before.get(kind, 0.0) for kind, one in self._spent().items()}
         head = {"time": round(time.time(), 3), "attempt": self._id, **about, "step": run.step}
         head |= {"epoch": run.epoch, "epochs": run.max_epochs, "total_steps": run.final_step}
         seconds = {kind: round(max(0.0, value), 4) for kind, value in spent.items()}

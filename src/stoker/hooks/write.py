@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from stoker.core.every import Every
 from stoker.core.log import LogFile as LogFileHandler
 from stoker.core.timers import Pace
 from stoker.events import Cursor, RunProgress, Writer
+from stoker.events.storage import Row
 from stoker.events.writers.console import format_number, format_seconds
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.periodic import Periodic
@@ -21,6 +23,9 @@ from stoker.hooks.terminal import results
 from stoker.run import Run
 from stoker.rundir.states import ending_of
 from stoker.storage import explain_write_errors
+
+_MOST_HELD = 10_000
+"""Rows that a process of an elastic run holds, because rank 0 may not have written them."""
 
 
 class Write(Periodic):
@@ -59,6 +64,7 @@ class Write(Periodic):
         self.name = f"Write({', '.join(type(writer).__name__ for writer in writers)})"
         self._cursor = Cursor()
         self._open: list[Writer] = []
+        self._held: deque[Row] = deque(maxlen=_MOST_HELD)
         self._pace = Pace(0)
         self._started_at = 0
         self._dir: Path | None = None
@@ -107,6 +113,8 @@ class Write(Periodic):
         rows = run.events.unread(self._cursor)
         if rows and rows[-1].step > run.step:  # drop a step that failed
             rows = [row for row in rows if row.step <= run.step]
+        if dist.members() is not None:
+            rows = self._not_written(rows, run)
         if not rows or self._failed or not dist.is_main():
             return
         if not self._open:
@@ -120,6 +128,27 @@ class Write(Periodic):
             except OSError:
                 with self._explain(writer):
                     raise
+
+    def _not_written(self, rows: list[Row], run: Run) -> list[Row]:
+        """Return the rows that rank 0 of an elastic run has to write now.
+
+        A process that takes over from another one leaves out what that one has written, and adds
+        what it has not.
+        """
+        if not dist.is_main():
+            self._held.extend(rows)
+            return rows
+        if dist.inherited() and not self._open:
+            held = [*self._held]
+            self._held.clear()
+            self._cut_at, self._started_at = {}, 0  # earlier attempts were cut already
+            paths = [(one, self._path(one)) for one in self.writers if one.file is not None]
+            for writer, path in paths:
+                written = writer.written(path) if path is not None and path.exists() else None
+                if written is not None:
+                    both = [*held, *rows]
+                    return [row for row in both if (row.step, {*row.scalars}) not in written]
+        return rows
 
     @contextmanager
     def _explain(self, writer: Writer) -> Iterator[None]:

@@ -27,6 +27,7 @@ def run(
     max_restarts: int | None = None,
     dead_after: float | None = None,
     grace: float | None = None,
+    elastic: tuple[int, int] | None = None,
 ) -> Any:
     """Call ``fn(*args)`` in several processes, each of which knows its rank; return rank 0's value.
 
@@ -56,6 +57,9 @@ def run(
         dead_after: seconds within which the job ends after one process died ("local").
             Default: 10.
         grace: seconds allowed for the final checkpoint after SIGTERM ("local"). Default: 30.
+        elastic: the least and the largest number of processes that the job may have ("local").
+            The others continue without one that is lost, and one that is started later joins them;
+            this needs a layout with logical ranks. Default: every process is needed.
 
     Raises:
         RankFailed: a process failed and no restarts are left.
@@ -69,6 +73,7 @@ def run(
         "max_restarts": max_restarts,
         "dead_after": dead_after,
         "grace": grace,
+        "elastic": elastic,
     }
     options = {name: value for name, value in given.items() if value is not None}
     launch = launchers.get(on or launchers.DEFAULT)
@@ -79,7 +84,17 @@ def run(
     for name in ("dead_after", "grace"):
         if name in options and options[name] <= 0:
             raise ValueError(f"{name} must be a positive number of seconds, got {options[name]}")
+    if elastic is not None:
+        _check_range(elastic, nproc or 1)
     return launch(fn, args, **options)
+
+
+def _check_range(elastic: tuple[int, int], nproc: int) -> None:
+    least, most = elastic
+    if not 1 <= least <= nproc <= most:
+        raise ValueError(
+            f"elastic is {least}:{most} and nproc is {nproc}, expected 1 <= least <= nproc <= most"
+        )
 
 
 def accepted_options(on: str | None = None) -> tuple[str, ...]:

@@ -3,10 +3,8 @@
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 from uuid import uuid4
@@ -24,8 +22,9 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from stoker.core.errors import Preempted, RankFailed
 from stoker.core.rank_status import HUNG
-from stoker.launch.processes import ExitStatus, Processes
-from stoker.launch.rank import FORWARDED, serialize
+from stoker.launch.elastic import run_elastic
+from stoker.launch.processes import ExitStatus, Processes, signals_to
+from stoker.launch.rank import serialize
 
 _LOCALHOST = "127.0.0.1"
 _SETTLE = 0.3  # seconds for ranks that fail because another one died to do so
@@ -40,10 +39,13 @@ def run_agent(
     max_restarts: int,
     dead_after: float,
     grace: float,
+    elastic: tuple[int, int] | None = None,
 ) -> Any:
     """Run the function in ``nproc`` processes of this machine and return the value of rank 0."""
+    if elastic is not None:
+        return run_elastic(serialize(fn, args), nproc, elastic, max_restarts, dead_after, grace)
     agent = Agent(serialize(fn, args), nproc, max_restarts, dead_after=dead_after, grace=grace)
-    with _signals_to(agent.on_signal):
+    with signals_to(agent.on_signal):
         try:
             agent.run()
         finally:
@@ -204,17 +206,3 @@ class Agent(SimpleElasticAgent):
             print(f"{self.failure_text}; {restart}", file=sys.stderr, flush=True)
         elif spec.max_restarts:
             self.failure_text += f"; all restarts used ({spec.max_restarts} of {spec.max_restarts})"
-
-
-@contextmanager
-def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Send signals to the handler inside the block; outside the main thread, do nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in FORWARDED}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

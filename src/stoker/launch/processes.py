@@ -3,8 +3,9 @@
 import os
 import pickle
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
@@ -12,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.reduction import DupFd
+from types import FrameType
 from typing import Any
 
 from stoker.launch.rank import FORWARDED, RankResult, main
@@ -39,6 +41,22 @@ def start_forkserver() -> None:
     resource_tracker.ensure_running()  # it unblocks signals when it starts
     with _signals_blocked():
         ensure_running()
+
+
+@contextmanager
+def signals_to(
+    handler: Callable[[int, FrameType | None], None], more: Sequence[signal.Signals] = ()
+) -> Iterator[None]:
+    """Send signals to the handler inside the block; outside the main thread, do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (*FORWARDED, *more)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 class _Streams:
@@ -103,15 +121,20 @@ class Processes:
         self._results: dict[int, RankResult] = {}
         self._pipes: list[Connection] = []
         self._started: list[ForkServerProcess] = []
+        self._job = job
+        for environment in environments:
+            self.start(environment)
+
+    def start(self, environment: dict[str, str]) -> None:
+        """Start one more process."""
         with _signals_blocked():
-            for environment in environments:
-                receiver, sender = _CONTEXT.Pipe(duplex=False)
-                args = (sender, job, environment, _Streams())
-                process = _CONTEXT.Process(target=main, args=args)
-                process.start()
-                sender.close()
-                self._pipes.append(receiver)
-                self._started.append(process)
+            receiver, sender = _CONTEXT.Pipe(duplex=False)
+            args = (sender, self._job, environment, _Streams())
+            process = _CONTEXT.Process(target=main, args=args)
+            process.start()
+            sender.close()
+            self._pipes.append(receiver)
+            self._started.append(process)
 
     @property
     def pids(self) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -24,6 +24,8 @@ from stoker.parallel.pipeline.split import split_model
 from stoker.parallel.pipeline.stages import Stages
 from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
 
+T = TypeVar("T")
+
 
 class ParallelModel:
     """A model as it runs in a single process; `Distributed` is one of several.
@@ -43,6 +45,7 @@ class ParallelModel:
     data_group: c10d.ProcessGroup | None = None
     logical_ranks: range | None = None
     stages: Stages | None = None
+    predict_ranks = 1
 
     def __init__(self) -> None:
         self.parameter_indices: dict[int, ParameterIndex] = {}
@@ -69,6 +72,10 @@ class ParallelModel:
         """Begin to add numbers over all processes; return a function that waits for their mean."""
         wait = dist.start_sum(float(sum(numbers)))
         return lambda: wait() / dist.world_size()
+
+    def complete(self, work: Callable[[], T], repeat: Callable[[], None]) -> T:
+        """Return what the work returns, which all processes do together."""
+        return work()
 
     @contextmanager
     def sync(self, *, enabled: bool) -> Iterator[None]:

@@ -14,9 +14,11 @@ from stoker.checkpoint.format.names import MANIFEST, is_here
 from stoker.core import dist
 from stoker.core.errors import CheckpointError
 from stoker.core.log import get_logger
+from stoker.core.membership import Membership
 from stoker.data import BatchFeeder
 from stoker.hooks.base.dispatch import HookList
 from stoker.hooks.checkpoint import Checkpoint
+from stoker.resume.elastic import check_elastic, receive_state, send_state
 from stoker.resume.history_files import HistoryFiles
 from stoker.resume.lookup import find_candidates, first_readable, load_checkpoint
 from stoker.resume.record import RunRecord
@@ -98,6 +100,8 @@ class CheckpointManager:
         self._origin: str | None = None
         self._path: Path | None = None
         self._left_early = False
+        self._saved_at: int | None = None
+        self._hooks = hooks
 
     def __enter__(self) -> Self:
         """Become the only run that saves into the folder."""
@@ -180,6 +184,12 @@ class CheckpointManager:
         """Restore the newest checkpoint, or the one named or loaded, if there is one."""
         run = self._run
         self._record.log_changed_fit()
+        if (members := dist.members()) is not None:
+            check_elastic(run, self._hooks)
+            if members.begin_fit():
+                if not self._join(members, feeder):
+                    run.requests.confirm_stop("a later fit of this run has been reached already")
+                return
         if run.step and loaded is None and resume_path(resume) is None:
             self._continue_here(feeder, resume)
             return
@@ -208,6 +218,22 @@ class CheckpointManager:
             _log.info(f"resuming from {where}: {run.where()}")
         if self._origin is None:
             self._origin = saved.info.get(ORIGIN)
+
+    def _join(self, members: Membership, feeder: BatchFeeder) -> bool:
+        """Join an elastic run at its current step; return False if it is in a later fit."""
+        received = members.join()
+        if received is None:
+            return False
+        self.restored = receive_state(received, self._state, feeder)
+        _log.info(f"joining {self._run.dir}: {self._run.where()}", ranks=None)
+        return True
+
+    def _admit(self, feeder: BatchFeeder, stage: Stage) -> None:
+        """Let processes join an elastic run here, if some have asked for it."""
+        members = dist.members()
+        if members is not None and not self._run.done:
+            validated_at = self._last_validation().step
+            members.admit(lambda: send_state(self._state, feeder, stage, validated_at))
 
     def _continue_here(self, feeder: BatchFeeder, resume: str | Path) -> None:
         """Continue a trainer that has trained before, also within an epoch."""
@@ -259,6 +285,8 @@ class CheckpointManager:
             feeder.restore_state()
         if starts:
             self._save(feeder, "between", wait=True)  # so that there is always one to resume from
+        if self.restored is None:
+            dist.begin_member()
 
     def begin_epoch(self) -> bool:
         """Begin an epoch, possibly in its middle.
@@ -270,6 +298,7 @@ class CheckpointManager:
         owed = self.restored is not None and self.restored.owes_validation
         if self.restored is not None:
             self._finish_restore()
+        dist.begin_member()
         return owed
 
     def _finish_restore(self) -> None:
@@ -281,10 +310,18 @@ class CheckpointManager:
 
     def after_step(self, feeder: BatchFeeder) -> None:
         """Save if due; after the last step of an epoch later, when the epoch has ended."""
+        self._run.requests.may_exit = False
+        self._save_if_due(feeder)
+        if dist.members() is not None and not (
+            feeder.exhausted or self._run.requested("end_epoch")
+        ):
+            self._admit(feeder, "within")
+
+    def _save_if_due(self, feeder: BatchFeeder) -> None:
         run, hook = self._run, self._hook
-        run.requests.may_exit = False
         if self.checkpoints is None or hook is None:
             return
+        self._take_over_saves(self.checkpoints, hook)
         if self.checkpoints.background.error is not None:
             self.checkpoints.check()
         if not (hook.due or (run.requests.active and hook.wanted(run))):
@@ -314,6 +351,13 @@ class CheckpointManager:
         due = self._hook is not None and self._hook.wanted(self._run)
         if (due or self._run.done) and not interrupted:
             self._save(feeder, "between")
+        self._admit(feeder, "between")
+
+    def _take_over_saves(self, checkpoints: Checkpoints, hook: Checkpoint) -> None:
+        """Save again what the process that was rank 0 of an elastic run has not finished."""
+        if dist.inherited() and not checkpoints.is_open:
+            checkpoints.open()
+            hook.due = hook.due or self._saved_at not in {None, *checkpoints.list_local()}
 
     def _validation_is_long(self) -> bool:
         """Whether the last validation lasted longer than a signal leaves time for."""
@@ -336,16 +380,23 @@ class CheckpointManager:
         ended = None if run.requests.signal else run.stop_reason
         origin = {ORIGIN: self._origin} if self._origin is not None else {}
         origin |= self._record.info
-        hook.save(
-            lambda: checkpoints.save(
+        required = wait or run.done
+
+        def capture() -> Path:
+            return checkpoints.save(
                 run.step,
                 state.shared(stage, validated_at, ended, owes_validation=owes_validation),
                 state.own(feeder),
                 state.info(validated_at) | origin,
-                wait=wait or hook.must_wait(run),
-                required=wait or run.done,
+                wait=wait or hook.must_wait(run) or (required and dist.members() is not None),
+                required=required,
             )
-        )
+
+        hook.save(capture)
+        self._saved_at = run.step
+        while required and not dist.on_rank0(saved := dist.is_main()):  # it was lost meanwhile
+            if not saved and dist.is_main():
+                capture()
 
     # Data, until a signal comes
 

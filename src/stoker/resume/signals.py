@@ -63,6 +63,13 @@ class SignalHandler:
             os.kill(os.getpid(), number)
             return
         name = signal.Signals(number).name
+        members = dist.members()
+        if number == signal.SIGTERM and members is not None:
+            members.leave(lambda: self._preempt(name))
+        else:
+            self._preempt(name)
+
+    def _preempt(self, name: str) -> None:
         _log.info(f"{name}: saving after this step, then exiting", ranks=None)
         self._start_alarm()
         self.preempted = True

@@ -77,7 +77,7 @@ class RunFolder:
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
             found = self._pick(resume, identity) if dist.is_main() else None
-            chosen = dist.broadcast_from_rank0(found)
+            chosen = dist.publish_from_rank0("run folder", found)
             assert chosen is not None
             # the cache may be elsewhere on this node
             self._chosen = chosen if self.url is None else self._base.with_name(chosen.name)

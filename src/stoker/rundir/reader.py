@@ -52,6 +52,17 @@ class Entry(NamedTuple):
     spent: Mapping[str, float]
 
 
+class MemberChange(NamedTuple):
+    """A change of the processes of an elastic run."""
+
+    time: float
+    step: int
+    left: list[int]
+    joined: list[int]
+    members: list[int]
+    seconds: float
+
+
 @dataclass
 class Attempt:
     """One start of a run."""
@@ -63,6 +74,7 @@ class Attempt:
     restarts: int | None = None
     end: str | None = None
     why: str = ""
+    changes: list["MemberChange"] = field(default_factory=list)
 
     @property
     def started(self) -> float:
@@ -129,6 +141,11 @@ def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
     if row.get("event") == "begin":
         counts = [_count(row.get(key)) for key in ("pid", "processes", "restarts")]
         attempt.pid, attempt.processes, attempt.restarts = counts
+    elif row.get("event") == "members":
+        lists = [[int(one) for one in row[key]] for key in ("left", "joined", "members")]
+        change = MemberChange(entry.time, step, *lists, _seconds(row["seconds"]))
+        attempt.changes.append(change)
+        attempt.processes = len(change.members)
     elif row.get("event") == "end":
         attempt.end, attempt.why = str(row.get("end")), str(row.get("why", ""))
 

@@ -19,8 +19,9 @@ class Event:
     Attributes:
         time: when, in seconds since 1970.
         step: at which step.
-        kind: "start", "fit", "restart" or "rollback", or how an attempt ended: "finished",
-            "stopped", "preempted", "failed", or "killed" if it left no end.
+        kind: "start", "fit", "restart" or "rollback"; "left" or "joined" for a process of an
+            elastic run; or how an attempt ended: "finished", "stopped", "preempted", "failed", or
+            "killed" if it left no end.
         text: details for people.
     """
 
@@ -41,7 +42,7 @@ def events_of(attempts: Sequence[Attempt], state: State) -> list[Event]:
     for number, attempt in enumerate(attempts):
         events.append(_begin(attempt, attempts[number - 1] if number else None))
         before = attempts[number - 1].last_step if number else 0
-        events += _rollbacks(attempt, before)
+        events += sorted([*_rollbacks(attempt, before), *_changes(attempt)], key=lambda e: e.time)
         is_last = number == len(attempts) - 1
         last = attempt.entries[-1]
         if attempt.end is not None:
@@ -67,6 +68,15 @@ def _rollbacks(attempt: Attempt, before: int) -> Iterator[Event]:
     for (_, then), (when, now) in pairwise(steps):
         if now < then:
             yield Event(when, now, "rollback", f"from step {then} to {now}: {then - now} repeated")
+
+
+def _changes(attempt: Attempt) -> Iterator[Event]:
+    """Yield which processes of an elastic run have left and joined."""
+    for change in attempt.changes:
+        took = f"{len(change.members)} processes continue after {change.seconds:g} s"
+        for kind, members in (("left", change.left), ("joined", change.joined)):
+            for member in members:
+                yield Event(change.time, change.step, kind, f"process {member}; {took}")
 
 
 def timeline_of(attempts: Sequence[Attempt], state: State) -> dict[str, Any]:

@@ -15,12 +15,12 @@ class RankChannel:
 
     A background thread finishes each save. On the group of the training loop its collectives
     would mix with those of gradients; on this one, only one save communicates at a time. Every
-    rank creates it and takes part in each exchange.
+    rank creates it and takes part in each exchange. In an elastic job, rank 0 saves alone.
     """
 
     def __init__(self) -> None:
-        self.rank = dist.rank()
-        self.world_size = dist.world_size()
+        alone = dist.members() is not None
+        self.rank, self.world_size = (0, 1) if alone else (dist.rank(), dist.world_size())
         self._group = c10d.new_group(backend="gloo") if self.world_size > 1 else None
 
     def all_gather(self, value: Any) -> list[Any]:

@@ -7,7 +7,7 @@ In a round, each logical rank has one batch; the last round of a pass may have n
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -45,11 +45,13 @@ class Round:
         batches: those of this process.
         samples: the number of samples of all logical ranks.
         is_last: whether the pass is known to have no further round.
+        everything: the batches of all logical ranks, if this process has read them.
     """
 
     batches: list[Batch]
     samples: int
     is_last: bool
+    everything: list[Batch] = field(default_factory=list)
 
 
 def logical_strategy_for(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
@@ -174,6 +176,16 @@ class DealtStrategy(ResumeStrategy):
             self._batches = self.length
             self.length = -(-self.length // self._total)
 
+    def reshard(self, shard: DataShard) -> bool:
+        """Deal the batches to other logical ranks from now on."""
+        self._ranks = range(shard.rank, shard.rank + (shard.logical_ranks or 0))
+        return True
+
+    def dealt(self, one: Round) -> Round:
+        """Return a round that was read before, for the logical ranks that this process has now."""
+        own = [batch for rank, batch in enumerate(one.everything) if rank in self._ranks]
+        return replace(one, batches=own)
+
     @property
     def user_state(self) -> UserState | None:
         """The state of the loader that has no ``state_dict``; None if it is not tracked."""
@@ -217,8 +229,7 @@ class DealtStrategy(ResumeStrategy):
         while True:
             taken = list(islice(batches, self._total))
             if taken:
-                own = [batch for rank, batch in enumerate(taken) if rank in self._ranks]
-                samples = sum(map(batch_size, taken))
-                yield Round(own, samples, is_last=len(taken) < self._total)
+                samples, is_last = sum(map(batch_size, taken)), len(taken) < self._total
+                yield self.dealt(Round([], samples, is_last, taken))
             if len(taken) < self._total:
                 return

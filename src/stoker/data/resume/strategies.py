@@ -98,6 +98,10 @@ class ResumeStrategy(ABC):
         """Return the batches of a new pass, for the given epoch if epochs are counted."""
         return self.loader  # type: ignore[no-any-return]
 
+    def reshard(self, shard: DataShard) -> bool:
+        """Read another shard from the next batch on; return False if that is not possible."""
+        return False
+
     @abstractmethod
     def resume(self, point: ResumePoint) -> Iterator[Batch]:
         """Yield the batches from ``point`` to the end of the pass."""

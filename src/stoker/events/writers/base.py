@@ -55,6 +55,10 @@ class Writer(ABC):
     def cut(self, path: Path, length: int, step: int) -> None:  # noqa: B027
         """Drop everything written after the file had this length at this step; precedes `open`."""
 
+    def written(self, path: Path) -> list[tuple[int, set[str]]] | None:
+        """Return the step and the names of each row in the file; None if that is unknown."""
+        return None
+
     @abstractmethod
     def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Write rows, oldest step first."""

@@ -53,6 +53,11 @@ class JsonLines(Writer):
         complete = [line for line in lines if line.endswith(b"\n")]
         return sum(len(line) for line in complete if json.loads(line)["step"] <= until)
 
+    def written(self, path: Path) -> list[tuple[int, set[str]]] | None:
+        """Return the step and the names of each line."""
+        rows = read_json_lines(path)
+        return [(int(row["step"]), {*row} - {"step", "epoch", "samples", "time"}) for row in rows]
+
     def cut(self, path: Path, length: int, step: int) -> None:
         """Drop the lines of a killed attempt."""
         if path.exists() and path.stat().st_size > length:

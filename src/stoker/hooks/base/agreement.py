@@ -60,6 +60,8 @@ class Agreement(Hook):
     def before_run(self, run: Run) -> None:
         """Make requests wait until all ranks know of them."""
         run.requests.distributed = True
+        if (members := dist.members()) is not None:
+            members.on_join = [self._restart]  # a process that joins has not seen earlier steps
         self._synchronize(run)
 
     def before_update(self, run: Run) -> None:
@@ -100,13 +102,19 @@ class Agreement(Hook):
         run.requests.distributed = False
         dist.set_now(None)
 
+    def _restart(self) -> None:
+        self._step_timer, self._val_timer, self._val_steps = _SyncTimer(), _SyncTimer(), 0
+
     def _synchronize(self, run: Run) -> None:
-        requests = run.requests
+        requests, members = run.requests, dist.members()
         wanted = [float(request in requests.local) for request in _REQUESTS]
         stops = float(requests.local_stop is not None)
-        stops, signal, time, *wanted = dist.all_reduce_max(
-            stops, requests.local_signal, _clock(), *wanted
+        asked = 0.0 if members is None else float(members.waiting_to_join())
+        stops, signal, time, asked, *wanted = dist.all_reduce_max(
+            stops, requests.local_signal, _clock(), asked, *wanted
         )
+        if members is not None:
+            members.asked = max(members.asked, int(asked))
         dist.set_now(time)
         self._step_timer.plan(run.step, time)
         if stops:
@@ -143,7 +151,7 @@ def _clock() -> float:
 
 def with_agreement(hooks: Sequence[Hook]) -> list[Hook]:
     """Return the hooks, and in a job of several ranks a `Heartbeat` and an `Agreement`."""
-    if dist.world_size() == 1:
+    if dist.world_size() == 1 and dist.members() is None:
         return list(hooks)
     watched = any(isinstance(hook, Heartbeat) for hook in hooks)
     return [*hooks, *([] if watched else [Heartbeat()]), Agreement(hooks)]

@@ -14,11 +14,18 @@ def launch(
     max_restarts: int = 0,
     dead_after: float = 10.0,
     grace: float = 30.0,
+    elastic: tuple[int, int] | None = None,
 ) -> Any:
     """Run the function in ``nproc`` processes of this machine and return the value of rank 0."""
     start_forkserver()  # it imports torch while this process does
     from stoker.launch.agent import run_agent
 
     return run_agent(
-        fn, args, nproc=nproc, max_restarts=max_restarts, dead_after=dead_after, grace=grace
+        fn,
+        args,
+        nproc=nproc,
+        max_restarts=max_restarts,
+        dead_after=dead_after,
+        grace=grace,
+        elastic=elastic,
     )

@@ -39,12 +39,18 @@ class StepBuffers:
 @torch.no_grad()
 def send_from_first(tensors: Sequence[Tensor]) -> None:
     """Copy tensors from the first process to all others, in one message per kind."""
-    if dist.world_size() == 1:
-        return
-    for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
-        same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
-        c10d.broadcast(flat, 0)
+    kinds = dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors)
+    groups = [[one for one in tensors if (one.dtype, one.device) == kind] for kind in kinds]
+
+    def sent() -> list[Tensor]:
+        flats = [torch.cat([one.detach().reshape(-1) for one in same]) for same in groups]
+        for flat in flats:
+            c10d.broadcast(flat, 0)
+        if dist.members() is not None:
+            c10d.barrier()
+        return flats
+
+    for same, flat in zip(groups, dist.collective(sent, []), strict=False):
         parts = torch.split(flat, [tensor.numel() for tensor in same])
         _copy(same, [part.view_as(tensor) for part, tensor in zip(parts, same, strict=True)])
 

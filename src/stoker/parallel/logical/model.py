@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from stoker.parallel.logical.reducer import TreeReducer
 from stoker.parallel.logical.tree import ranks_of
 from stoker.parallel.parallel_model import ParallelModel
 
+T = TypeVar("T")
 _TRAINING, _EVALUATION = 0, 1
 
 
@@ -31,22 +33,24 @@ class LogicalModel(ParallelModel):
         model: the model, of which every process has a copy.
     """
 
-    logical_ranks: range
-
     def __init__(self, layout: Layout, model: nn.Module) -> None:
         super().__init__()
         assert layout.logical_ranks is not None
         _check_modules(model)
         torch.set_num_threads(layout.threads)
         self.data_ranks = layout.logical_ranks
-        self.logical_ranks = ranks_of(dist.rank(), dist.world_size(), self.data_ranks)
         self._modules: list[nn.Module] = []
-        self._trained: list[nn.Parameter] = []
+        self._reduced: tuple[int, ...] = ()
         self._reducer: TreeReducer | None = None
         self._buffers: StepBuffers | None = None
         self._seed = 0
         self._in_rank = False
         self.add(model)
+
+    @property
+    def logical_ranks(self) -> range:  # type: ignore[override]
+        """The logical ranks that this process executes, which change in an elastic job."""
+        return ranks_of(*dist.position(), self.data_ranks)
 
     def wrap(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the forward pass; with gradients it runs only as a logical rank."""
@@ -88,10 +92,14 @@ class LogicalModel(ParallelModel):
         self._buffers = StepBuffers([b for module in self._modules for b in module.buffers()])
         reducer = self._current_reducer()
         reducer.begin()
-        with preserve_rng():
-            yield
-        reducer.finish()
-        self._buffers.end_step()
+        try:
+            with preserve_rng():
+                yield
+            reducer.finish()
+            self._buffers.end_step()
+        except BaseException:
+            self._buffers.begin_rank()  # the step may be repeated
+            raise
 
     @contextmanager
     def rank(self, index: int, step: int) -> Iterator[None]:
@@ -128,12 +136,18 @@ class LogicalModel(ParallelModel):
         """Return the reducer of the parameters that are trained now, which may change."""
         found = {id(p): p for module in self._modules for p in module.parameters()}
         trained = [parameter for parameter in found.values() if parameter.requires_grad]
-        if self._reducer is None or [*map(id, trained)] != [*map(id, self._trained)]:
+        now = (*dist.position(), dist.generation(), *map(id, trained))
+        if self._reducer is None or now != self._reduced:
             if self._reducer is not None:
                 self._reducer.close()
-            self._trained = trained
-            self._reducer = TreeReducer(trained, dist.rank(), dist.world_size(), self.data_ranks)
+            self._reduced = now
+            self._reducer = TreeReducer(trained, *dist.position(), self.data_ranks)
         return self._reducer
+
+    def complete(self, work: Callable[[], T], repeat: Callable[[], None]) -> T:
+        """Return what the work returns; in an elastic job, repeat it if a process is lost."""
+        members = dist.members()
+        return work() if members is None else members.complete(work, repeat)
 
     # Evaluation
 
@@ -150,9 +164,18 @@ class LogicalModel(ParallelModel):
         self, outputs: list[Any], merge: Callable[[list[list[Any]]], list[Any]]
     ) -> list[Any]:
         """Return the outputs of all processes; ``merge`` orders those of the logical ranks."""
-        count = len(self.logical_ranks)
+        count = self.predict_ranks
         own = [outputs[index::count] for index in range(count)]
-        return merge([of_rank for found in dist.all_gather_object(own) for of_rank in found])
+        everywhere = dist.all_gather_object(own) if count < self.data_ranks else [own]
+        return merge([of_rank for found in everywhere for of_rank in found])
+
+    @property
+    def predict_ranks(self) -> int:
+        """The number of logical ranks whose data this process predicts.
+
+        In an elastic job these are all: outputs of a process that is lost would be missing.
+        """
+        return len(self.logical_ranks) if dist.members() is None else self.data_ranks
 
     # What all processes observe
 
@@ -179,7 +202,8 @@ class LogicalModel(ParallelModel):
         for number, output in outputs.items():
             turn, index = divmod(number, len(ranks))
             found[ranks[index], turn] = output
-        return gather_outputs(found, ranks, self.data_ranks, rounds, tensors=tensors)
+        gather = partial(gather_outputs, found, ranks, self.data_ranks, rounds, tensors=tensors)
+        return dist.together(gather)
 
 
 def _check_modules(model: nn.Module) -> None:

@@ -1,0 +1,77 @@
+"""Elastic runs: the others continue without a process that is lost, to the same bits."""
+
+import json
+import os
+import signal
+import threading
+from time import sleep
+
+import pytest
+
+from stoker import launch
+from support.tasks import elastic
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+def rows(folder):
+    """The lines of metrics.jsonl, without times."""
+    found = []
+    for line in (folder / "run" / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.append({n: v for n, v in row.items() if not n.startswith("time") and "/s" not in n})
+    return found
+
+
+def pids_at(folder, step):
+    return sorted(int(path.name.split("-")[2]) for path in folder.glob(f"at-{step}-*"))
+
+
+def signal_at(folder, count, step, pick, number):
+    """When so many processes are at a step, send one of them a signal and let the others go on."""
+
+    def wait():
+        while len(pids_at(folder, step)) < count:
+            sleep(0.01)
+        os.kill(pick(pids_at(folder, step)), number)
+        (folder / f"go-{step}").touch()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return launch.run(elastic.train, folder, [], nproc=1), rows(folder)
+
+
+@pytest.mark.parametrize(
+    ("number", "pick"),
+    [(signal.SIGKILL, min), (signal.SIGTERM, max), (signal.SIGSTOP, max)],
+    ids=["killed", "preempted", "stopped"],
+)
+def test_the_others_continue_to_the_same_bits(number, pick, uninterrupted, tmp_path):
+    signal_at(tmp_path, 3, 4, pick, number)
+    found = launch.run(elastic.train, tmp_path, [4], nproc=3, elastic=(1, 3))
+    assert (found, rows(tmp_path)) == uninterrupted
+    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").open()]
+    changes = [row for row in ledger if row.get("event") == "members"]
+    assert len(changes[0]["left"]) == 1
+    assert len(changes[0]["members"]) == 2
+    seen = {path.name: path.read_text().split() for path in tmp_path.glob("seen-*")}
+    steps = [str(step) for step in range(uninterrupted[0][1])]
+    assert [*seen.values()].count(steps) >= 2  # two processes ran from the first step to the last
+
+
+@pytest.mark.parametrize(
+    ("elastic_range", "nproc", "text"),
+    [((2, 3), 1, "elastic is 2:3 and nproc is 1"), ((1, 2), 4, "elastic is 1:2 and nproc is 4")],
+)
+def test_a_range_that_does_not_fit_is_rejected(elastic_range, nproc, text):
+    with pytest.raises(ValueError, match=text):
+        launch.run(print, nproc=nproc, elastic=elastic_range)
+
+
+def test_clusters_reject_elastic():
+    with pytest.raises(ValueError, match="elastic is not an option of the 'ray' launcher"):
+        launch.run(print, on="ray", workers=2, elastic=(1, 2))

@@ -1,0 +1,55 @@
+"""A training with logical ranks whose processes are killed from outside."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker import Engine, Hook, Layout, Trainer, hooks
+from stoker.run import Run
+
+
+class Meet(Hook):
+    """Holds every process at a step until the test lets it continue, and reports who is there."""
+
+    same_on_all_ranks = True
+    observes = True
+
+    def __init__(self, folder: Path, steps: list[int]) -> None:
+        self.folder, self.steps = folder, steps
+
+    def before_step(self, run: Run) -> None:
+        with (self.folder / f"seen-{os.getpid()}").open("a") as file:
+            print(run.step, file=file)
+        if run.step in self.steps:
+            (self.folder / f"at-{run.step}-{os.getpid()}").touch()
+            while not (self.folder / f"go-{run.step}").exists():
+                sleep(0.01)
+
+
+def train(folder: Path, steps: list[int]) -> Any:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 4), torch.randint(3, (40,))
+    data = DataLoader(TensorDataset(x, y), batch_size=2, shuffle=True)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    layout = Layout(replicate=-1, logical_ranks=4)
+    trainer = Trainer(
+        Engine(model, optimizer, nn.CrossEntropyLoss(), layout=layout),
+        hooks=[*hooks.default(log_every=1, progress=False), Meet(folder, steps)],
+        run_dir=folder / "run",
+        seed=1,
+    )
+    trainer.fit(data, data, epochs=2)
+    state = [*model.state_dict().values(), *_tensors(optimizer.state_dict()["state"])]
+    digest = sha256(b"".join(one.detach().numpy().tobytes() for one in state)).hexdigest()
+    return digest, trainer.run.step, trainer.run.samples
+
+
+def _tensors(state: Any) -> list[torch.Tensor]:
+    return [value for one in state.values() for value in one.values()]
