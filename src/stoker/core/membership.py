@@ -125,7 +125,8 @@ class Membership:
         self.jobs = JobStore(self._client())
         self.member, self.joining = member, joins
         self.generation, self.members = 0, [member]
-        self.finished, self._last = 0, None
+        self.finished = 0
+        self._last: Any = None  # the result of the last collective
         self.changes: list[Change] = []
         self.on_join: list[Callable[[], None]] = []
         self.left = False

@@ -45,7 +45,6 @@ class ParallelModel:
     data_group: c10d.ProcessGroup | None = None
     logical_ranks: range | None = None
     stages: Stages | None = None
-    predict_ranks = 1
 
     def __init__(self) -> None:
         self.parameter_indices: dict[int, ParameterIndex] = {}
@@ -72,6 +71,11 @@ class ParallelModel:
         """Begin to add numbers over all processes; return a function that waits for their mean."""
         wait = dist.start_sum(float(sum(numbers)))
         return lambda: wait() / dist.world_size()
+
+    @property
+    def predict_ranks(self) -> int:
+        """The number of logical ranks whose data this process predicts."""
+        return 1
 
     def complete(self, work: Callable[[], T], repeat: Callable[[], None]) -> T:
         """Return what the work returns, which all processes do together."""

@@ -50,7 +50,8 @@ def send_from_first(tensors: Sequence[Tensor]) -> None:
             c10d.barrier()
         return flats
 
-    for same, flat in zip(groups, dist.collective(sent, []), strict=False):
+    nothing: list[Tensor] = []
+    for same, flat in zip(groups, dist.collective(sent, nothing), strict=False):
         parts = torch.split(flat, [tensor.numel() for tensor in same])
         _copy(same, [part.view_as(tensor) for part, tensor in zip(parts, same, strict=True)])
 
