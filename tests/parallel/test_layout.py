@@ -15,6 +15,10 @@ TOGETHER = [
     {"replicate", "shard"},
     {"pipeline", "replicate"},
     {"pipeline", "shard"},
+    {"replicate", "shard", "tensor"},
+    {"context", "replicate"},
+    {"context", "shard"},
+    {"context", "tensor"},
 ]
 REFUSED = [
     set(names)
@@ -35,7 +39,7 @@ def test_what_cannot_be_combined_is_refused_with_what_can(names):
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: " × ".join(sorted(names)))
 def test_what_can_be_combined_is_taken_and_counted(names):
     layout = Layout(**dict.fromkeys(names, 2))
-    assert layout.processes == 4
+    assert layout.processes == 2 ** len(names)
     assert layout.data_ranks == 2 ** len(names & {"replicate", "shard"})
 
 

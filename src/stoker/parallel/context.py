@@ -71,7 +71,7 @@ def _refuse_inner_outputs(model: nn.Module, _: Any, options: Mapping[str, Any]) 
     for name in ("output_hidden_states", "output_attentions"):
         if options.get(name):
             raise ValueError(
-                f"{type(model).__name__} is asked for {name}, but with context each process has "
+                f"{type(model).__name__} cannot return {name}: with context each process has "
                 f"only a part of the sequence there: leave {name} out"
             )
 
