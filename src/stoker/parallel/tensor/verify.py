@@ -233,8 +233,8 @@ def _example_inputs(model: nn.Module, least: int) -> dict[str, Any] | None:
     vocabulary = getattr(config, "vocab_size", None)
 
     def fit(tensor: Tensor) -> Tensor:
-        is_index = vocabulary is not None and not tensor.is_floating_point()
-        tensor = tensor % vocabulary if is_index else tensor
+        if vocabulary is not None and not tensor.is_floating_point():
+            tensor = tensor % vocabulary
         times = -(-least // tensor.shape[1]) if tensor.dim() > 1 else 1
         return torch.cat([tensor] * times, 1).to(device) if times > 1 else tensor.to(device)
 
