@@ -19,6 +19,10 @@ TOGETHER = [
     {"pipeline", "replicate", "shard"},
     {"pipeline", "replicate", "tensor"},
     {"pipeline", "shard", "tensor"},
+    {"replicate", "shard", "tensor"},
+    {"context", "replicate"},
+    {"context", "shard"},
+    {"context", "tensor"},
 ]
 REFUSED = [
     set(names)

@@ -54,6 +54,10 @@ _END = object()
 _SINGLE = DataShard()
 
 
+def _returning(shard: DataShard) -> Callable[[], DataShard]:
+    return lambda: shard
+
+
 class BatchFeeder:
     """Iterates over a loader any number of times, ``accumulate`` batches at a time.
 
@@ -90,8 +94,8 @@ class BatchFeeder:
         shard: DataShard | Callable[[], DataShard] = _SINGLE,
     ) -> None:
         _check_iterable(loader, name)
-        self._find_shard = shard if callable(shard) else lambda: shard
-        shard = self._find_shard()
+        self._find_shard = _returning(shard) if isinstance(shard, DataShard) else shard
+        self._shard = here = self._find_shard()
         check_window(accumulate, last_window)
         self.loader = loader
         self.accumulate = accumulate
@@ -101,13 +105,12 @@ class BatchFeeder:
         self.waited = 0.0
         self.position = Position()
         self._name = name
-        self._shard = shard
-        self._mode = sharding_mode(loader, shard)
-        self._is_logical = shard.logical_ranks is not None
+        self._mode = sharding_mode(loader, here)
+        self._is_logical = here.logical_ranks is not None
         self._synced = self._mode is ShardingMode.PER_RANK and not self._is_logical
-        self._default_strategy = self._strategy = _strategy(loader, name, shard)
+        self._default_strategy = self._strategy = _strategy(loader, name, here)
         if self._synced:
-            warn_if_unsharded(loader, name, shard)
+            warn_if_unsharded(loader, name, here)
             self._strategy.length = longest_of(self._strategy.length)
         self._max_batches = None if limit is None else limited(self._strategy.length, limit, name)
         self._window = SyncedWindow()  # the current one, if windows are synced
@@ -118,7 +121,7 @@ class BatchFeeder:
         self._restored: Entries = []  # of `user_state`
         self._restart_workers = False  # whether persistent workers ran when the state was saved
         if self.batches == 0:
-            reason = why_empty(loader, shard.world_size)
+            reason = why_empty(loader, here.world_size)
             raise ValueError(f"{name} is empty: it has no batches{reason}, expected at least one")
         if self.steps == 0:
             raise ValueError(

@@ -98,8 +98,8 @@ class Checkpoint(Periodic):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the time that saves take decides when to save."""
-        return self._auto
+        """Whether the time that saves take decides after which step to save."""
+        return self._paced == "auto"
 
     # Where and what
 
@@ -169,13 +169,17 @@ class Checkpoint(Periodic):
     def after_epoch(self, run: Run) -> None:
         """Save a training result that is the best so far, whatever the period."""
         super().after_epoch(run)
-        is_first = 0 < run.epoch <= _FIRST_EPOCHS
-        if self._paced == "epoch" and (is_first or self._is_paid(at_most=_LONGEST_PAUSE)):
+        if self._paced == "epoch" and self._is_epoch_due(run):
             self.act_once(run)
         self._save_if_best(run, at_epoch=True)
 
     def after_train(self, run: Run) -> None:
         """Do nothing: the trainer has saved the end of the run."""
+
+    def _is_epoch_due(self, run: Run) -> bool:
+        """Return whether this epoch is saved: all of an elastic run, whose members know no times."""
+        is_first = 0 < run.epoch <= _FIRST_EPOCHS
+        return is_first or dist.members() is not None or self._is_paid(at_most=_LONGEST_PAUSE)
 
     def _is_paid(self, at_most: float = inf) -> bool:
         """Return whether the last save is long enough ago to be worth its cost."""

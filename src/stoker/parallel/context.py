@@ -71,7 +71,7 @@ def _refuse_inner_outputs(model: nn.Module, _: Any, options: Mapping[str, Any]) 
     for name in ("output_hidden_states", "output_attentions"):
         if options.get(name):
             raise ValueError(
-                f"{type(model).__name__} is asked for {name}, but with context each process has "
+                f"{type(model).__name__} cannot return {name}: with context each process has "
                 f"only a part of the sequence there: leave {name} out"
             )
 
@@ -113,13 +113,13 @@ class _Region:
         self._draws.forget()
         if own_draws:
             self._draws.begin(x.device)
-        found: Tensor = _Enter.apply(x, self)
+        found: Tensor = _Enter.apply(x, self)  # type: ignore[no-untyped-call]
         return found
 
     def leave(self, x: Tensor) -> Tensor:
         """Return the positions of all processes; draw the same random numbers again."""
         self._draws.end()
-        found: Tensor = _Leave.apply(x, self)
+        found: Tensor = _Leave.apply(x, self)  # type: ignore[no-untyped-call]
         return found
 
     def part(self, x: Tensor, dim: int) -> Tensor:
@@ -138,7 +138,9 @@ class _Region:
     def sum_part(self, x: Tensor, dim: int) -> Tensor:
         """Return this process's part of the sum of complete tensors."""
         longest = max(self.lengths)
-        sent = torch.cat([_padded(p, longest) for p in x.movedim(dim, 0).split(self.lengths)])
+        sent = torch.cat(
+            [_padded(p, longest) for p in torch.split(x.movedim(dim, 0), self.lengths)]
+        )
         found = sent.new_empty((longest, *sent.shape[1:]))
         dist.reduce_scatter_single(found, sent, group=self.group)
         return found[: self.lengths[self.rank]].movedim(0, dim)
@@ -232,9 +234,10 @@ class _Attention(TorchFunctionMode):
             rows = torch.arange(query.shape[-2], device=query.device) + region.start
             columns = torch.arange(region.length, device=query.device)
             attn_mask = rows.unsqueeze(-1) >= columns
-        gathered = [_Gather.apply(x, region) for x in (key, value)]
+        keys: Tensor = _Gather.apply(key, region)  # type: ignore[no-untyped-call]
+        values: Tensor = _Gather.apply(value, region)  # type: ignore[no-untyped-call]
         return functional.scaled_dot_product_attention(
-            query, *gathered, attn_mask=attn_mask, dropout_p=dropout_p, **options
+            query, keys, values, attn_mask=attn_mask, dropout_p=dropout_p, **options
         )
 
 

@@ -52,6 +52,9 @@ class Entry(NamedTuple):
     spent: Mapping[str, float]
 
 
+_MEMBER_LISTS = ("left", "joined", "members")
+
+
 class MemberChange(NamedTuple):
     """A change of the processes of an elastic run."""
 
@@ -142,8 +145,8 @@ def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
         counts = [_count(row.get(key)) for key in ("pid", "processes", "restarts")]
         attempt.pid, attempt.processes, attempt.restarts = counts
     elif row.get("event") == "members":
-        lists = [[int(one) for one in row[key]] for key in ("left", "joined", "members")]
-        change = MemberChange(entry.time, step, *lists, _seconds(row["seconds"]))
+        left, joined, now = ([int(one) for one in row[key]] for key in _MEMBER_LISTS)
+        change = MemberChange(entry.time, step, left, joined, now, _seconds(row["seconds"]))
         attempt.changes.append(change)
         attempt.processes = len(change.members)
     elif row.get("event") == "end":

@@ -70,7 +70,8 @@ def weight_dim(module: nn.Module, operation: str) -> int:
 
 def is_table(thing: object) -> bool:
     """Return whether it is an embedding whose columns "col" can split."""
-    return is_embedding(thing) and type(thing).forward is nn.Embedding.forward
+    is_plain = isinstance(thing, nn.Embedding) and type(thing).forward is nn.Embedding.forward
+    return is_plain and is_embedding(thing)
 
 
 def are_experts(thing: object) -> bool:

@@ -24,7 +24,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
 @dataclass
 class Example:
-    """A forward pass of the unsplit model: what its modules took, and what it returned.
+    """A forward pass of the unsplit model: the inputs of its modules, and its output.
 
     Args:
         inputs: keyword arguments of the model.
@@ -167,17 +167,16 @@ def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
     args, options = map_tensors(leaf, (args, options))
     output = next(tensors(_values(module(*args, **options))))
     results = {"output": output.detach()}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    wanted = {f"input {number}": tensor for number, tensor in enumerate(leaves)} | trained
     if output.requires_grad:
         weights = torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype, device=output.device)
-        (output * weights.view_as(output)).sum().backward()
-    for number, tensor in enumerate(leaves):
-        if tensor.grad is not None:
-            results[f"gradient of input {number}"] = tensor.grad
-    for name, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            grad = parameter.grad
-            full = grad.full_tensor() if isinstance(grad, DTensor) else grad
-            results[f"gradient of {name}"] = full
+        total = (output * weights.view_as(output)).sum()
+        found = torch.autograd.grad(total, [*wanted.values()], allow_unused=True)
+        for name, grad in zip(wanted, found, strict=True):
+            if grad is not None:
+                full = grad.full_tensor() if isinstance(grad, DTensor) else grad
+                results[f"gradient of {name}"] = full
     return results
 
 
@@ -234,8 +233,8 @@ def _example_inputs(model: nn.Module, least: int) -> dict[str, Any] | None:
     vocabulary = getattr(config, "vocab_size", None)
 
     def fit(tensor: Tensor) -> Tensor:
-        is_index = vocabulary is not None and not tensor.is_floating_point()
-        tensor = tensor % vocabulary if is_index else tensor
+        if vocabulary is not None and not tensor.is_floating_point():
+            tensor = tensor % vocabulary
         times = -(-least // tensor.shape[1]) if tensor.dim() > 1 else 1
         return torch.cat([tensor] * times, 1).to(device) if times > 1 else tensor.to(device)
 
