@@ -49,6 +49,7 @@ class PipelineDriver:
         self._numbers = torch.arange(microbatches)
         self._loss: LossFunction
         self._step = _StepData(shapes)
+        self._splits_backward = kind == "zero-bubble"
         self._stages = [
             _TorchStage(
                 stage, stages, shapes, device, self._step, clone_views=kind == "zero-bubble"
@@ -78,6 +79,12 @@ class PipelineDriver:
                 return_outputs=False,
             )
         except RuntimeError as error:
+            if self._splits_backward and "backward through the graph a second" in str(error):
+                raise ValueError(
+                    "zero-bubble computes gradients in two passes, which is not possible for this "
+                    "model, because its layers share a computed value (as the position bias of "
+                    "T5): use schedule '1f1b' or 'interleaved'"
+                ) from error
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # torch wraps errors of the model
