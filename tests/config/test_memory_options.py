@@ -9,7 +9,9 @@ from stoker.config import ConfigError, load
 TEXT = """
 model: {_target_: stoker.nn.Transformer, vocabulary: 8, context: 4, width: 8}
 optimizer: {_target_: torch.optim.SGD, lr: 0.1}
-train_loader: {_target_: torch.utils.data.DataLoader, dataset: {_target_: torch.utils.data.TensorDataset, _args_: [{_target_: torch.zeros, _args_: [8, 4]}]}}
+train_loader:
+  _target_: torch.utils.data.DataLoader
+  dataset: {_target_: torch.utils.data.TensorDataset, _args_: [{_target_: torch.zeros, size: [8]}]}
 run: {dir: null, epochs: 1, global_batch: 8}
 """
 
