@@ -76,6 +76,7 @@ OPTIONS = {
         "norm_type": 1.0,
         "layout": 0,
         "compile": "eager",
+        "activation_checkpointing": "blocks",  # the model has none: refused
     },
     "trainer": {
         "engine": "no engine",

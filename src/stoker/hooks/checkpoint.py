@@ -177,7 +177,7 @@ class Checkpoint(Periodic):
         """Do nothing: the trainer has saved the end of the run."""
 
     def _is_epoch_due(self, run: Run) -> bool:
-        """Return whether this epoch is saved: all of an elastic run, whose members know no times."""
+        """Return whether this epoch is saved; of an elastic run all are, whatever the time."""
         is_first = 0 < run.epoch <= _FIRST_EPOCHS
         return is_first or dist.members() is not None or self._is_paid(at_most=_LONGEST_PAUSE)
 
