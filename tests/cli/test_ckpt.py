@@ -112,7 +112,7 @@ def test_near_misses_are_spelled_right(stoker, run):
     assert "did you mean '--json'?" in err
     code, _, err = stoker("ls", run.with_name("rum"))
     assert code == 2
-    assert "did you mean 'run'?" in err
+    assert f"did you mean '{run}'?" in err
 
 
 @pytest.mark.process

@@ -39,6 +39,10 @@ OTHERS = {
     *("stoker.data.in_memory.by_sample", "stoker.data.loader", "stoker.data.in_memory.loader"),
     *("stoker.data.unsharded", "stoker.data.sharding.unsharded", "stoker.nn.parameter_groups"),
     *("stoker.nn.parameters.parameter_groups",),
+    # Streams read data, and write an index next to it.
+    *("stoker.data.mix", "stoker.data.pipeline", "stoker.data.stream"),
+    *("stoker.data.streams.stream.mix", "stoker.data.streams.stream.stream"),
+    "stoker.data.streams.pipeline.pipeline",
     *(f"stoker.nn.lr.{name}" for name in ("constant", "cosine", "linear", "polynomial")),
 }
 

@@ -54,7 +54,7 @@ def test_the_others_continue_to_the_same_bits(number, pick, uninterrupted, tmp_p
     signal_at(tmp_path, 3, 4, pick, number)
     found = launch.run(elastic.train, tmp_path, [4], nproc=3, elastic=(1, 3))
     assert (found, rows(tmp_path)) == uninterrupted
-    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").open()]
+    ledger = list(map(json.loads, (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()))
     changes = [row for row in ledger if row.get("event") == "members"]
     assert len(changes[0]["left"]) == 1
     assert len(changes[0]["members"]) == 2

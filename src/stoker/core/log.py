@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import FileIO
 from pathlib import Path
 
 from stoker.core import dist
@@ -117,7 +116,6 @@ class LogFile(logging.Handler):
         self._folder = folder
         self._ready = ready
         self._path: Path | None = None
-        self._file: FileIO | None = None
         self._waiting: list[str] = []
         self._failed = False
 
@@ -138,13 +136,6 @@ class LogFile(logging.Handler):
         else:
             self._write(line)
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        super().close()
-
     def write(self, level: int, message: str, error: BaseException | None = None) -> None:
         """Write a line to this file only."""
         info = None if error is None else (type(error), error, error.__traceback__)
@@ -156,10 +147,9 @@ class LogFile(logging.Handler):
         if self._failed:
             return
         try:
-            if self._file is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("ab", buffering=0)
-            self._file.write(text.encode("utf-8", "backslashreplace"))
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
         except OSError as error:
             self._failed = True
             print(

@@ -10,6 +10,7 @@ a collective that another has not begun, they are at most one apart: who is behi
 from who is ahead, and otherwise all repeat the collective, or the work that led to it.
 """
 
+import logging
 import os
 import pickle
 import socket
@@ -28,11 +29,10 @@ import torch
 import torch.distributed
 
 from stoker.core.errors import Preempted, StokerError
-from stoker.core.log import get_logger
 
 c10d: Any = torch.distributed  # torch's types leave out half of what is used here
 T = TypeVar("T")
-_log = get_logger()
+_log = logging.getLogger("stoker")  # `core.log` needs the rank, and so this module
 
 MEMBER, JOINS, SECRET = "STOKER_MEMBER", "STOKER_JOINS", "STOKER_ELASTIC_SECRET"
 """The environment of a member: its number, whether it joins later, and the key of connections."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from stoker.checkpoint import CheckpointError
+from stoker.checkpoint.format.names import is_here, step_in_name
 from stoker.checkpoint.format.validation import cause
 from stoker.checkpoint.format.weights_file import StoredWeight, list_weights
 from stoker.checkpoint.read.load import read_weights
@@ -16,6 +17,7 @@ from stoker.core.log import get_logger
 from stoker.engine import unwrap
 from stoker.parallel import local_weights, shard_like, tied_names
 from stoker.resume.lookup import find_candidates, first_readable
+from stoker.rundir import files
 from stoker.storage.mirror import located
 
 _log = get_logger()
@@ -116,7 +118,7 @@ def _read(value: Any) -> Any:
 
 
 def _weights_in(path: Path) -> dict[str, Any]:
-    if (path / _INDEX).is_file() or (path / _SINGLE).is_file():
+    if _is_of_hugging_face(path):
         return _in_folder(path)
     if not path.is_file():
         return first_readable(find_candidates(path, None), read_weights) or {}
@@ -129,20 +131,28 @@ def _weights_in(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def _is_of_hugging_face(folder: Path) -> bool:
+    """Return whether a folder has weights, and is no checkpoint or run of ours, however damaged."""
+    if is_here(folder) or step_in_name(folder.name) is not None:
+        return False
+    is_run = (folder / files.CHECKPOINTS).exists() or (folder / files.IDENTITY).exists()
+    return not is_run and any((folder / name).is_file() for name in (_INDEX, _SINGLE))
+
+
 def _in_folder(folder: Path) -> dict[str, Any]:
     """Return the weights in a folder as Hugging Face writes it: one file, or several with an index.
 
     Raises:
         CheckpointError: the index cannot be read, or a file lacks a weight that the index lists.
     """
-    if not (folder / _INDEX).is_file():
-        return list_weights(folder / _SINGLE)
     try:
+        if not (folder / _INDEX).is_file():
+            return list_weights(folder / _SINGLE)
         places = json.loads((folder / _INDEX).read_text())["weight_map"]
         files = {name: list_weights(folder / name) for name in sorted({*places.values()})}
         return {weight: files[name][weight] for weight, name in places.items()}
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except Exception as error:
         raise CheckpointError(
             f"the weights in '{folder}' cannot be read ({cause(error)}): copy them again, with all "
-            f"files that {_INDEX} lists"
+            f"files that {_INDEX} lists if there is one"
         ) from error

@@ -334,7 +334,7 @@ class DefaultTrainer(TrainerBase):
         if "milestones" in scheduler:
             shares = scheduler["milestones"]
             if not all(0 <= share < 1 for share in shares):
-                raise ValueError(f"milestones must be fractions from 0 to 1, got {shares}")
+                raise ValueError(f"milestones must be fractions of the run, got {shares}")
             scheduler["milestones"] = [int(share * last) for share in shares]
 
     @classmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from stoker.core import dist
 from stoker.events.storage import Row
 from stoker.events.writers.base import RunProgress, Writer
 from stoker.rundir import files
@@ -67,8 +68,8 @@ class JsonLines(Writer):
         """Append one line per row; if that fails, for example on a full disk, append none."""
         for row in rows:
             self._lines.append(_line(self.head(row, progress) | row.scalars))
-        if monotonic() - self._written >= _SECONDS:
-            self.flush()
+        if monotonic() - self._written >= _SECONDS or dist.members() is not None:
+            self.flush()  # in an elastic run, another process continues after the last line
 
     def flush(self) -> None:
         """Append the lines that are not in the file yet."""
