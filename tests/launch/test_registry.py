@@ -46,7 +46,7 @@ def test_each_module_of_the_folder_is_a_launcher():
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        (None, ("nproc", "max_restarts", "dead_after", "grace")),
+        (None, ("nproc", "max_restarts", "dead_after", "grace", "elastic")),
         ("env", ()),
         ("ray", ("workers", "address", "storage", "max_restarts")),
         ("spark", ("workers", "address", "max_restarts")),

@@ -344,7 +344,7 @@ class _Searcher:
 
 def hooks_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield what torch calls around a module, a gradient or an optimizer's step, with names."""
-    kinds = next(kinds for kind, kinds in _HOOKS.items() if isinstance(owner, kind))
+    kinds = next((kinds for kind, kinds in _HOOKS.items() if isinstance(owner, kind)), ())
     for kind in kinds:
         for number, hook in enumerate((getattr(owner, kind, None) or {}).values()):
             yield f"{kind.strip('_')}[{number}]", hook
