@@ -33,6 +33,7 @@ help:
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
 	@echo "make models           train models of transformers in every layout, and compare with one process"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
+	@echo "make optimizers       train with optimizers of matrices in every layout, and compare"
 	@echo "make streams          kill trainings on streams of every format more than 100 times"
 	@echo "make bench-streams    records per second and time to resume of streams, compared with others"
 	@echo "make bench-growth     how costs grow with epochs, hooks, parameters, data and history"

@@ -212,6 +212,11 @@ def test_a_layout_is_queried_and_never_inspected():
 OTHER_MEANINGS = {
     ("cli/new.py", "config.yaml"),  # the config of a new project
     ("cli/ckpt/import_.py", "model.safetensors"),  # the weights in a Hugging Face folder
+    ("resume/weights.py", "model.safetensors"),
+    ("resume/imported.py", "history"),  # a field of the state of a run
+    ("resume/lookup.py", "history"),
+    ("resume/run_state.py", "history"),
+    ("testing/record.py", "history"),
     ("events/writers/wandb.py", "wandb"),  # the package
     ("dialects/orca/callbacks.py", "wandb"),
     ("dialects/libai/default.py", "config.yaml"),  # LiBai's own file

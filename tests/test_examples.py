@@ -221,12 +221,16 @@ def test_make_alone_lists_its_targets() -> None:
         "soak",
         "fuzz",
         "store",
+        "store-kills",
         "stuck",
         "reshard",
         "matrix",
+        "models",
         "same-bits",
+        "optimizers",
         "streams",
         "bench-streams",
+        "bench-growth",
         "clean",
     ]
 

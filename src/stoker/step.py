@@ -135,8 +135,12 @@ class Step:
         ``self.points.fire("before_update")`` to let them act before the update.
         """
         engine = run.engine
-        repeat = partial(repeat_window, run)
-        weights = engine.parallel_model.complete(partial(self._accumulate, run), repeat)
+        if engine.parallel_model.logical_ranks is None:
+            weights, context = self._context(run)
+            self.schedule.run(context)
+        else:
+            accumulate, repeat = partial(self._accumulate, run), partial(repeat_window, run)
+            weights = engine.parallel_model.complete(accumulate, repeat)
         if weights.total is not None and (total := weights.total()) != weights.expected:
             scale_gradients(engine, weights.expected / total if total else 0.0)
         if engine.scaler is not None:
@@ -154,30 +158,32 @@ class Step:
         return True
 
     def _accumulate(self, run: Run) -> StepWeights:
-        """Compute the gradients of the current step; return the weights of its batches."""
+        """Compute the gradients of logical ranks; return the weights of their batches."""
+        refresh_window(run)
+        weights, context = self._context(run)
+        self.schedule.run(context)
+        return weights
+
+    def _context(self, run: Run) -> tuple[StepWeights, StepContext]:
+        """Begin a step: return the weights of its batches, and what the schedule needs."""
         engine, model = run.engine, run.engine.parallel_model
-        if model.logical_ranks is not None:
-            refresh_window(run)
         engine.zero_grad()
         weights = self._weigh(run)
         forward = engine.precision.cast(self.forward)
         backward = partial(self.backward, engine) if "backward" in self.owns else engine.backward
         on_output = partial(self._on_output, run)
-        self.schedule.run(
-            StepContext(
-                engine,
-                run.batches,
-                weights.batches,
-                weights.expected,
-                forward,
-                backward,
-                on_output,
-                weights.weigh,
-                None if model.logical_ranks is None else self._logical_step(run, "train"),
-                run.outputs.clear,
-            )
+        return weights, StepContext(
+            engine,
+            run.batches,
+            weights.batches,
+            weights.expected,
+            forward,
+            backward,
+            on_output,
+            weights.weigh,
+            None if model.logical_ranks is None else self._logical_step(run, "train"),
+            run.outputs.clear,
         )
-        return weights
 
     def validate(self, run: Run, forward: Callable[[Engine, Batch], Any]) -> None:
         """Run the current validation batch forward, and add its output to the run."""

@@ -31,6 +31,7 @@ class Parallel:
         1, "Tensor-parallel degree: ways in which each layer is split.", rules.SIZE
     )
     pipeline: int = _option(1, "Number of pipeline stages.", rules.SIZE)
+    context: int = _option(1, "Parts into which each sequence is split.", rules.SIZE)
     blocks: str | None = _option(
         None, "Sharding: modules to gather one at a time, such as blocks.*."
     )
