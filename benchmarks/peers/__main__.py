@@ -219,6 +219,8 @@ class Comparison:
 
     def once(self, peer: Peer, scenario: Scenario) -> dict[str, Any]:
         """Return the answer of a new process, with its time from the command on."""
+        if scenario.request["what"] == "recover":
+            return self.recovered(peer, scenario.request)
         if peer is COMMAND:
             return trained_by_command(self.pythons["Stoker"], scenario.request["name"])
         worker = Worker(self.pythons[peer.name], peer.module)
@@ -234,6 +236,25 @@ class Comparison:
         answer["import_s"] = hello["import"]["peer"]
         if "first" in answer:
             answer["first_s"] = answer["first"] - worker.began
+        return answer
+
+    def recovered(self, peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the time from a restart until the step is done in which the first was killed."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+            for kill in (True, False):
+                began = time.time()
+                worker = Worker(self.pythons[peer.name], peer.module)
+                try:
+                    hello = worker.hello()
+                    if "error" in hello:
+                        return hello
+                    answer = worker.request(**request, place=place, kill=kill)
+                finally:
+                    worker.kill()
+                if "absent" in answer:
+                    return answer
+        if "done" in answer:
+            answer["recover_s"] = answer["done"] - began
         return answer
 
     def remaining(self, scenario: Scenario, peers: list[Peer]) -> Iterator[Peer]:

@@ -196,6 +196,34 @@ def in_child(act: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any]:
 # In fresh processes
 
 
+def recover(
+    peer: Any, folder: Path, place: str, every: int, step: int, kill: bool
+) -> dict[str, Any]:
+    """Train in a folder that stays. Kill the process in a step, or tell when that step is done.
+
+    Times go to a file: a list would be state of the model, which some peers restore.
+    """
+    function(peer, "checkpoints")
+    if "resume" in peer.ABSENT:
+        raise AbsentError(peer.ABSENT["resume"])
+    os.chdir(place)
+    watch, epochs, per_epoch = Watch(), 3, 20
+    clock = os.open("times", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def stamp() -> None:
+        os.write(clock, f"{time.time()}\n".encode())
+
+    watch.at = dict.fromkeys(range(1, epochs * per_epoch + 1), stamp)
+    if kill:
+        watch.at[step] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    task = work.tiny(watch, work.shuffled(per_epoch), dropout=0.2, epochs=epochs)
+    task.folder = Path(place)
+    peer.checkpoints(task, every)
+    times = Path(place, "times").read_text().split()
+    resumed_at = epochs * per_epoch - len(times)
+    return {"done": float(times[step - resumed_at]), "resumed_at": resumed_at}
+
+
 def first_step(peer: Any, folder: Path) -> dict[str, Any]:
     """Return the time at which the first step is done: the model is called for the second."""
     watch = Watch()
@@ -236,5 +264,6 @@ REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
     "stall": stall,
     "resume": resume,
     "first_step": first_step,
+    "recover": recover,
     "job": job,
 }

@@ -151,6 +151,15 @@ def job_row(answers: list[Answer], plain: list[Answer]) -> Row:
     ]
 
 
+def recover_row(answers: list[Answer], plain: list[Answer]) -> Row:
+    return [
+        f"{median(of('recover_s', answers)):.2f}",
+        f"{min(of('recover_s', answers)):.2f}",
+        f"{times('recover_s', answers, plain):.2f}",
+        str(answers[-1]["resumed_at"]),
+    ]
+
+
 def realistic_row(answers: list[Answer], plain: list[Answer]) -> Row:
     return [
         f"{median(of('epoch_s', answers)):.2f}",
@@ -342,6 +351,18 @@ SCENARIOS = [
         "The same for an MLP on 980,000 rows in memory, in batches of 1,024. Every trainer gets a "
         "`DataLoader`; the plain loop indexes the tensors by hand, batch by batch.",
         "table",
+    ),
+    Scenario(
+        "l",
+        "From a kill to the next new step",
+        "Seconds from the second start of a training that was killed with SIGKILL in step 33 until "
+        "that step is done, imports included; saves every 7 steps, as in (g2). Plain PyTorch loads "
+        "what it wrote with `torch.save`.",
+        "fresh",
+        {"what": "recover", "every": 7, "step": 33},
+        ("seconds", "fastest", "× plain", "resumed at step"),
+        recover_row,
+        "recover_s",
     ),
 ]
 LETTERS = sorted({scenario.letter for scenario in SCENARIOS})
