@@ -255,7 +255,7 @@ def test_ticks_lie_within_their_axis(one, other):
 
 def test_the_command_names_what_is_no_run_and_what_may_be_meant(copy, tmp_path, capsys):
     assert main(["report", str(tmp_path / "runn")]) == 2
-    assert "did you mean 'run'?" in capsys.readouterr().err
+    assert f"did you mean '{tmp_path / 'run'}'?" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert f"is not a run folder; did you mean {copy}?" in capsys.readouterr().err
     assert main(["report", str(copy), "-o", "report.pdf"]) == 2

@@ -56,7 +56,7 @@ class Change:
         left: the members that were lost.
         joined: the members that were added.
         members: the members now.
-        seconds: how long this member took to form the new group, since it noticed.
+        seconds: how long this member needed to form the new group, since it noticed.
     """
 
     left: list[int]
@@ -114,7 +114,7 @@ class Membership:
         generation, members: the group that this process belongs to.
         joining: whether this process works alone until it has received the state of the run.
         finished: the number of collectives finished.
-        asked: how many processes have asked to join so far, as agreed.
+        requested: how many processes have requested to join so far, as agreed.
         changes: the changes of members so far, oldest first.
         on_join: called on all members when one has joined, that one included.
         left: whether this process has left the job, which others continue.
@@ -135,7 +135,7 @@ class Membership:
         self._unit: int | None = None  # the number of collectives when the current work began
         self._running = False  # whether a collective is in progress, which may use others
         self._fit = 0
-        self.asked = self._admitted = 0
+        self.requested = self._admitted = 0
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
         self._newest = 0
@@ -378,7 +378,7 @@ class Membership:
         self._stay = stay
 
     def _leave_if_wanted(self) -> None:
-        """Leave the job if this process was told to and others can continue it."""
+        """Leave the job if this process has to and others can continue it."""
         while self._stay is not None:
             generation, members = self.jobs.newest(self.generation)
             others = [member for member in members if member != self.member]
@@ -398,7 +398,7 @@ class Membership:
         return self.joining
 
     def waiting_to_join(self) -> int:
-        """Return how many processes have asked to join so far, as far as rank 0 knows."""
+        """Return how many processes have requested to join so far, as far as rank 0 knows."""
         return int(self.jobs.store.add("joins", 0)) if self._shares and self.rank == 0 else 0
 
     @property
@@ -411,14 +411,14 @@ class Membership:
         Args:
             capture: returns the state of the run; called on the first member.
         """
-        asked, first = self.asked, self._admitted
-        if asked <= first:
+        requested, first = self.requested, self._admitted
+        if requested <= first:
             return
-        store, self._admitted = self.jobs.store, asked
+        store, self._admitted = self.jobs.store, requested
 
         def send() -> list[int]:
-            offers = [store.get(f"join/{number}").decode() for number in range(first, asked)]
-            sent = self._send_state(offers, capture, asked) if self.rank == 0 else []
+            offers = [store.get(f"join/{number}").decode() for number in range(first, requested)]
+            sent = self._send_state(offers, capture, requested) if self.rank == 0 else []
             found: list[list[int]] = [sent]
             if len(self.members) > 1:
                 found = [[] for _ in self.members]
@@ -447,7 +447,7 @@ class Membership:
         return self.jobs.has(f"dead/{member}")
 
     def _send_state(
-        self, offers: Sequence[str], capture: Callable[[], bytes], asked: int
+        self, offers: Sequence[str], capture: Callable[[], bytes], requested: int
     ) -> list[int]:
         """Send the state to those that wait for it; return who has received it."""
         from multiprocessing.connection import Client
@@ -460,7 +460,9 @@ class Membership:
             state = state or capture()
             try:
                 with Client((self._address[0], port), authkey=_secret()) as connection:
-                    connection.send_bytes(pickle.dumps((self.finished + 1, asked, self.generation)))
+                    connection.send_bytes(
+                        pickle.dumps((self.finished + 1, requested, self.generation))
+                    )
                     connection.send_bytes(state)
                     if connection.poll(60.0) and connection.recv_bytes() == b"received":
                         received.append(member)
@@ -488,8 +490,8 @@ class Membership:
                     return None
                 with suppress(Empty):
                     head, state = received.get(timeout=_WAIT)
-        self.finished, self.asked, self.generation = head
-        self._admitted = self.asked
+        self.finished, self.requested, self.generation = head
+        self._admitted = self.requested
         self._form(since=time.monotonic())
         return state
 

@@ -65,10 +65,18 @@ class PermutationIterator(Iterator[int]):
         end = min(self._position + _CHUNK, self._length)
         if self._position >= end:
             raise StopIteration
-        assert self._keys is not None
         positions = torch.arange(self._position, end)
-        self._position, self._rest = end, iter(permuted(positions, self._length, self._keys))
+        self._position, self._rest = end, iter(self._indices(positions))
         return next(self._rest)
+
+    def _indices(self, positions: Tensor) -> list[int]:
+        """Return the indices at some positions; a network does not mix few numbers well."""
+        assert self._keys is not None
+        if self._length > _CHUNK:
+            return permuted(positions, self._length, self._keys)
+        drawn = torch.Generator().manual_seed(self._keys[0])
+        indices: list[int] = torch.randperm(self._length, generator=drawn)[positions].tolist()
+        return indices
 
     def _draw(self) -> None:
         if self._keys is None:

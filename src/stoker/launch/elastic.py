@@ -61,7 +61,7 @@ class ElasticJob:
         nproc: the number of processes to start with, and to return to.
         limits: the least and the largest number of processes.
         attempt: how often the job was restarted.
-        patience: seconds for processes that are told to save and exit.
+        patience: seconds that processes get to save and exit.
     """
 
     def __init__(

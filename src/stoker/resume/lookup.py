@@ -204,7 +204,8 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     loaded = read_checkpoint(path, sharding_template(engine), rank)
     if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
-    loaded.shared["history"] = read_history(loaded.shared["history"], path)
+    if "history" in loaded.shared:  # an imported checkpoint has none
+        loaded.shared["history"] = read_history(loaded.shared["history"], path)
     model = unwrap(engine.model)
     for state in loaded.shared["hooks"].values():
         for key, value in state.items():

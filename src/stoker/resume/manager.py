@@ -229,7 +229,7 @@ class CheckpointManager:
         return True
 
     def _admit(self, feeder: BatchFeeder, stage: Stage) -> None:
-        """Let processes join an elastic run here, if some have asked for it."""
+        """Let processes join an elastic run here, if some have requested it."""
         members = dist.members()
         if members is not None and not self._run.done:
             validated_at = self._last_validation().step

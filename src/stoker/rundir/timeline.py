@@ -73,10 +73,10 @@ def _rollbacks(attempt: Attempt, before: int) -> Iterator[Event]:
 def _changes(attempt: Attempt) -> Iterator[Event]:
     """Yield which processes of an elastic run have left and joined."""
     for change in attempt.changes:
-        took = f"{len(change.members)} processes continue after {change.seconds:g} s"
+        continued = f"{len(change.members)} processes continue after {change.seconds:g} s"
         for kind, members in (("left", change.left), ("joined", change.joined)):
             for member in members:
-                yield Event(change.time, change.step, kind, f"process {member}; {took}")
+                yield Event(change.time, change.step, kind, f"process {member}; {continued}")
 
 
 def timeline_of(attempts: Sequence[Attempt], state: State) -> dict[str, Any]:

@@ -109,12 +109,12 @@ class Agreement(Hook):
         requests, members = run.requests, dist.members()
         wanted = [float(request in requests.local) for request in _REQUESTS]
         stops = float(requests.local_stop is not None)
-        asked = 0.0 if members is None else float(members.waiting_to_join())
-        stops, signal, time, asked, *wanted = dist.all_reduce_max(
-            stops, requests.local_signal, _clock(), asked, *wanted
+        requested = 0.0 if members is None else float(members.waiting_to_join())
+        stops, signal, time, requested, *wanted = dist.all_reduce_max(
+            stops, requests.local_signal, _clock(), requested, *wanted
         )
         if members is not None:
-            members.asked = max(members.asked, int(asked))
+            members.requested = max(members.requested, int(requested))
         dist.set_now(time)
         self._step_timer.plan(run.step, time)
         if stops:
