@@ -1,6 +1,7 @@
 """Checkpoints in an object store: a real server, and a proxy that fails as networks do."""
 
 import os
+import random
 from itertools import count
 
 import pytest
@@ -103,12 +104,14 @@ def test_a_store_has_one_owner_until_it_is_silent(url, monkeypatch):
 def test_requests_that_fail_are_repeated(url, proxy, kind):
     number = count(1)
     proxy.fault = lambda method, path: kind if next(number) % 5 == 0 else None
+    before = random.getstate()
     with Checkpoints(url, keep=1) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, state(step), own(), wait=True)
         assert number_in(checkpoints.load(checkpoints.newest())) == 2
         assert len(checkpoints.list()) == 1
     assert next(number) > 20
+    assert random.getstate() == before  # training may draw from it meanwhile
 
 
 def test_a_checkpoint_with_a_cut_upload_is_withdrawn_and_saved_again(url, proxy):

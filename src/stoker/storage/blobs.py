@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from random import random
+from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from stoker.storage.local import atomic_file
 
 PATIENCE = 60.0
 """Seconds for which a request is repeated while the store does not answer."""
+
+_jitter = Random()  # not the global generator, whose numbers belong to the training
 
 _REPORT_AFTER = 5.0
 """Seconds of silence after which it is reported that a store does not answer."""
@@ -205,7 +207,7 @@ class Blobs:
                 if fault.errno != errno.EIO or spent + pause > self.patience:
                     raise fault from None
                 self._report(spent, fault)
-                time.sleep(pause * (0.5 + random() / 2))
+                time.sleep(pause * (0.5 + _jitter.random() / 2))
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if self._away.is_set():
