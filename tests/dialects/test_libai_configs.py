@@ -86,7 +86,7 @@ def test_a_relative_import_gives_a_section_of_its_own_each_time(tmp_path):
     assert cfg == {"train": {"x": 5, "inner": {"y": 2}}, "again": {"x": 1, "inner": {"y": 2}},
                    "found": {"x": 1}}  # fmt: skip
     assert LazyConfig.load(tmp_path / "main.py", "number") == 3
-    with pytest.raises(ValueError, match="no config .*did you mean 'main.py'"):
+    with pytest.raises(ValueError, match="no config .*did you mean '.*main.py'"):
         LazyConfig.load(tmp_path / "mian.py")
 
 
