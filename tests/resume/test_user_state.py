@@ -14,7 +14,7 @@ from decimal import Decimal
 from io import StringIO
 from pathlib import Path, PureWindowsPath
 from queue import Queue
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -82,7 +82,13 @@ def test_a_value_of_any_kind_comes_back_from_a_checkpoint(before, after):
     assert type(resumed.value) is type(after)
 
 
-class Counted:
+class Counting(type):
+    """Counts the passes of its classes, for all of them."""
+
+    passes = 0
+
+
+class Counted(metaclass=Counting):
     count = 0
 
 
@@ -122,6 +128,35 @@ def test_numbers_next_to_objects_and_under_objects_as_keys_are_restored():
     state.restore(unflatten(tensors, json.loads(json.dumps(values))))
     assert second.counts() == first.counts() == [3] * 5
     assert second.weak().count == 3
+
+
+class Views:
+    """Sees counts that others keep only through proxies, and one that its metaclass keeps."""
+
+    def __init__(self, counted, counts):
+        self.proxy, self.views = weakref.proxy(counted), (MappingProxyType(counts),)
+
+
+def test_what_is_behind_proxies_and_what_a_metaclass_counts_is_restored(monkeypatch):
+    monkeypatch.setattr(Counting, "passes", 0)
+    (one, ones), (two, twos) = [(Counted(), {"n": 0, "seen": []}) for _ in range(2)]
+    state = UserState(lambda: [("dataset", Views(one, ones))])
+    state.begin()
+    one.count, Counting.passes = 3, 7
+    ones.update(n=5, seen=[1])
+    saved = copy.deepcopy(state.capture())
+    Counting.passes = 0
+    state = UserState(lambda: [("dataset", Views(two, twos))])
+    state.begin()
+    state.restore(saved)
+    assert (two.count, twos, Counting.passes) == (3, {"n": 5, "seen": [1]}, 7)
+
+
+def test_a_proxy_of_an_object_that_is_gone_is_no_state():
+    views = Views(Counted(), {})
+    state = UserState(lambda: [("dataset", views)])
+    state.begin()
+    assert state.capture() == []
 
 
 class CountingSGD(torch.optim.SGD):

@@ -5,6 +5,7 @@ bytecode. The search is bounded in depth and in size.
 """
 
 import functools
+import gc
 import itertools
 import random
 import threading
@@ -20,6 +21,7 @@ from types import (
     CellType,
     FunctionType,
     GeneratorType,
+    MappingProxyType,
     MethodType,
     ModuleType,
     SimpleNamespace,
@@ -72,6 +74,7 @@ MAX_VALUES = 30_000
 _MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
 
+_PROXIES = (MappingProxyType, *weakref.ProxyTypes)
 _OPEN_CLASSES = (
     *(SimpleNamespace, Namespace, UserDict, UserList, ChainMap, Queue, threading.local),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
@@ -173,6 +176,8 @@ class _Searcher:
         found = self.found
         if type(value) in SCALAR_TYPES:
             found.values[owner, key] = value
+        elif type(value) in _PROXIES:
+            self._visit(owner, key, _behind(value), path, depth)
         elif id(value) in self._seen:
             return
         elif len(found.values) > MAX_VALUES or depth == 0:
@@ -249,7 +254,7 @@ class _Searcher:
 
     def _class(self, cls: type, depth: int) -> None:
         """Search the attributes of a class and the functions that run while it is used."""
-        for base in cls.__mro__:
+        for base in (*cls.__mro__, *type(cls).__mro__):
             if is_library(base.__module__) or id(base) in self._seen:
                 continue
             self._seen.add(id(base))
@@ -482,6 +487,15 @@ def is_opaque(value: Any) -> bool:
     if isinstance(value, _SEARCHED) or _is_open(type(value)):
         return False
     return is_library_value(value) and as_function(value) is None
+
+
+def _behind(proxy: Any) -> Any:
+    """Return the object that a proxy stands for; None if it is gone."""
+    if type(proxy) is MappingProxyType:
+        return gc.get_referents(proxy)[0]
+    with suppress(ReferenceError):
+        return proxy.__init__.__self__
+    return None
 
 
 def _content(cell: CellType) -> Any:
