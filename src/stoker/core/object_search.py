@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from inspect import getmro
 from queue import Queue
 from types import (
     CellType,
@@ -254,7 +255,7 @@ class _Searcher:
 
     def _class(self, cls: type, depth: int) -> None:
         """Search the attributes of a class and the functions that run while it is used."""
-        for base in (*cls.__mro__, *type(cls).__mro__):
+        for base in (*getmro(cls), *getmro(type(cls))):
             if is_library(base.__module__) or id(base) in self._seen:
                 continue
             self._seen.add(id(base))
