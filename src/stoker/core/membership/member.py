@@ -367,6 +367,12 @@ class Membership:
             self.jobs.store.set("fit", str(self._fit))
         return self.joining
 
+    def reachable(self) -> int:
+        """Return how many processes there are: members, and those that have requested to join."""
+        offers = map(Offer.of, self.jobs.join_requests())
+        joining = {one.member for one in offers if not self._is_dead(one.member)}
+        return len(joining.union(self.members))
+
     def waiting_to_join(self) -> int:
         """Return how many processes have requested to join so far, as far as rank 0 knows."""
         return len(self.jobs.join_requests()) if self._shares and self.rank == 0 else 0
