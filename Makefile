@@ -7,7 +7,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
-    bench-parallel bench-board board pictures soak fuzz store store-kills stuck reshard switchers \
+    bench-parallel bench-board board pictures soak elastic fuzz store store-kills stuck reshard switchers \
     cookbook matrix models same-bits optimizers streams bench-streams bench-growth clean same-python
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz             try 10,000 hostile YAML trees and 10,000 damaged checkpoints (an hour)"
 	@echo "make store            train into an S3 server, kill it, and resume with an empty disk"
 	@echo "make store-kills      kill S3 servers and trainings during uploads, and compare the weights"
+	@echo "make elastic          lose and add processes of an elastic training 200 times (some minutes)"
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
@@ -103,6 +104,9 @@ board:
 
 soak: .venv/installed-dev
 	.venv/bin/python benchmarks/soak.py $(ARGS)
+
+elastic: .venv/installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python benchmarks/elastic.py $(ARGS)
 
 fuzz: .venv/installed-dev
 	STOKER_FUZZ=10000 OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/config/test_hostile_yaml.py \

@@ -12,6 +12,7 @@ const KINDS = [
   "waiting for checkpoints",
   "other",
   "repeated work",
+  "lost with processes",
 ];
 const WIDTH = 1000;
 const HEIGHT = 30;

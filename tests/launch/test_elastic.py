@@ -9,6 +9,7 @@ from time import sleep
 import pytest
 
 from stoker import launch
+from stoker.launch import RankFailed
 from support.tasks import elastic
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -61,6 +62,18 @@ def test_the_others_continue_to_the_same_bits(number, pick, uninterrupted, tmp_p
     seen = {path.name: path.read_text().split() for path in tmp_path.glob("seen-*")}
     steps = [str(step) for step in range(uninterrupted[0][1])]
     assert [*seen.values()].count(steps) >= 2  # two processes ran from the first step to the last
+
+
+def test_connections_of_others_stay_open(tmp_path):
+    found = launch.run(elastic.open_while_connecting, tmp_path, nproc=2, elastic=(2, 2))
+    assert found == (1, True)
+
+
+def test_members_that_wait_for_each_other_end_the_job(monkeypatch, capfd):
+    monkeypatch.setattr("stoker.launch.elastic._STALLED", 1.5)
+    with pytest.raises(RankFailed, match=r"members \[0, 1\] have waited for each other for"):
+        launch.run(elastic.wait_for_each_other, nproc=2, elastic=(2, 2))
+    assert "they form a new group" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

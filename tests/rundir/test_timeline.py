@@ -95,3 +95,19 @@ def test_the_monitored_result_is_found_in_the_run_section_and_among_hooks():
     )
     assert monitored_result({"hooks.1.best": "val/y", "hooks.1.mode": 3}) == ("val/y", None)
     assert monitored_result({"hooks.1.best": 4}) == ("", None)
+
+
+def test_processes_that_come_and_go_are_events(tmp_path):
+    change = {"event": "members", "generation": 1, "left": [1], "joined": [], "members": [0, 2]}
+    lines = [
+        ledger_line("a", 10.0, 0, NOTHING, event="begin", pid=1, processes=3),
+        ledger_line("a", 20.0, 30, (8, 0, 0, 0, 0, 0), **change, seconds=1.5, members_lost=1.25),
+    ]
+    attempts = attempts_of(tmp_path, *lines)
+    left = next(one for one in events_of(attempts, "running") if one.kind == "left")
+    assert (left.step, left.text) == (
+        30,
+        "process 1; 2 processes finished the next step after 1.5 s",
+    )
+    assert attempts[0].processes == 2
+    assert timeline_of(attempts, "running")["seconds"]["lost with processes"] == 1.25

@@ -30,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nproc", type=int, default=1, metavar="N", help="Processes on this machine. Default: 1."
     )
     parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="Lose and add single processes while the others continue. Needs --nproc of 2 or more "
+        "and run.parallel.logical_ranks.",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="Keep the folder with both runs, records and logs."
     )
 
@@ -50,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     for name in ("kills", "nproc"):
         if (count := getattr(options, name)) < 1:
             raise ConfigError(f"--{name} must be at least 1, got {count}")
+    if options.elastic:
+        _check_elastic(options, config)
     with working_folder(keep=options.keep) as folder:
         if options.keep:
             note(f"runs, records and logs are kept in {folder}")
@@ -61,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
                 at=kinds,
                 seed=options.seed,
                 nproc=options.nproc,
+                elastic=options.elastic,
                 log=note,
             )
         except ConfigError:
@@ -73,6 +82,17 @@ def run(options: argparse.Namespace) -> int:
     if not verdict.same and not options.keep:
         note("note: pass --keep to inspect both runs afterwards")
     return OK if verdict.same else FAILED
+
+
+def _check_elastic(options: argparse.Namespace, config: Any) -> None:
+    if options.at is not None:
+        raise ConfigError("--at cannot be combined with --elastic: events come at random moments")
+    if options.nproc < 2:
+        raise ConfigError(f"--elastic needs --nproc of 2 or more, got {options.nproc}")
+    from stoker.config.run_section import read
+
+    if read(config.check()["run"]).parallel.logical_ranks is None:
+        raise ConfigError("--elastic needs logical ranks: set run.parallel.logical_ranks=N")
 
 
 def _emit(verdict: Any, folder: Path | None) -> None:

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -267,6 +267,12 @@ def _shares() -> bool:
     """Return whether this process takes part in collectives: in an elastic job, not always."""
     members = _membership
     return members is None or not (members.joining or members.left)
+
+
+def wait_for(work: Any) -> None:
+    """Wait for a collective that was started before."""
+    with nullcontext() if _membership is None else _membership.waits():
+        work.wait()
 
 
 def now() -> float:

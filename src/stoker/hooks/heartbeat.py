@@ -139,7 +139,8 @@ class Watchdog:
         progress = self._measure()
         overslept = now - self._last_check > max(self._after / 2, 3 * self._interval)
         self._last_check = now
-        if progress != self._progress or overslept or stack.in_debugger or is_traced():
+        paused = overslept or stack.in_debugger or is_traced() or _waits_for_members()
+        if progress != self._progress or paused:
             self._steps += progress[:2] != self._samples
             self._samples, self._progress = progress[:2], progress
             self._since, self._cpu = now, process_time()
@@ -213,8 +214,6 @@ class Watchdog:
     # Judging
 
     def _check_self(self, stack: Stack, idle: float) -> None:
-        if dist.members() is not None and stack.waiting:  # the one that it waits for ends itself
-            return
         rank = dist.rank()
         what = f"rank {rank} has made no progress for {idle:.0f} s: it is {stack.where(self._run)}"
         if self._exchange is None or not self._waits():
@@ -306,6 +305,15 @@ def _waits(status: RankStatus, others: list[RankStatus]) -> bool:
             theirs = other.collectives.get(group, count)
             ahead, behind = ahead or theirs < count, behind or theirs > count
     return (ahead and not behind) or (status.waiting and not behind)
+
+
+def _waits_for_members() -> bool:
+    """Return whether this process of an elastic job waits for others.
+
+    The one that it waits for ends itself. If all wait, the launcher notices.
+    """
+    members = dist.members()
+    return members is not None and members.waiting
 
 
 def _print_stacks_on_signal() -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
@@ -42,6 +43,9 @@ class Ledger(Hook):
         eval        validation
         other       everything between epochs and after the last one
 
+    In an elastic run there is also ``members_lost``: work that was cut when a process was lost, and
+    forming groups.
+
     Only rank 0 writes. Without a run folder it does nothing.
 
     Args:
@@ -60,7 +64,7 @@ class Ledger(Hook):
         self._every = every
         self._due = inf
         self._path: Path | None = None
-        self._changes = 0  # how many changes of members are written
+        self._generation = 0  # up to which changes of members are written
         self._before: dict[str, float] = {}  # what the rank 0 before this one spent more
         self._reset()
 
@@ -80,6 +84,8 @@ class Ledger(Hook):
         self._val_started: float | None = None
         self._feed: BatchFeeder | None = None
         self._saved_before = self._checkpoint.waited if self._checkpoint is not None else 0.0
+        members = dist.members()
+        self._lost_before = members.lost_seconds if members is not None else 0.0
 
     def before_train(self, run: Run) -> None:
         """Write the first line: the process that starts, and at which step."""
@@ -151,13 +157,20 @@ class Ledger(Hook):
             return
         if self._path is None and run.task == "fit":
             self._continue(run.dir / files.LEDGER)
-        for change in members.changes[self._changes :]:
-            self._write(run, event="members", **asdict(change))
-        self._changes = len(members.changes)
+        for change in members.changes:
+            if change.generation > self._generation:
+                row = asdict(change)
+                row["seconds"] = round(max(0.0, time.time() - row.pop("since")), 3)
+                self._write(run, event="members", **row)
+                self._generation = change.generation
 
     def _continue(self, path: Path) -> None:
         """Continue the lines of the process that was rank 0 before this one."""
-        last = json.loads(path.read_bytes().splitlines()[-1]) if path.exists() else {}
+        rows = [*_complete_rows(path)]
+        last = rows[-1] if rows else {}
+        for row in rows:
+            if row.get("event") == "members" and row["attempt"] == last["attempt"]:
+                self._generation = row["generation"]
         self._path, self._is_new, self._due = path, False, 0.0
         self._id = last.get("attempt", os.urandom(4).hex())
         self._before = {kind: last.get(kind, 0.0) - spent for kind, spent in self._spent().items()}
@@ -168,11 +181,14 @@ class Ledger(Hook):
         """Return the seconds of this attempt that were not training, by kind."""
         saved = self._checkpoint.waited if self._checkpoint is not None else 0.0
         evaluating = now - self._val_started if self._val_started is not None else 0.0
-        return {
+        found = {
             "data": self._feed.waited if self._feed is not None else 0.0,
             "save": saved - self._saved_before,
             "eval": self._evaluated + evaluating,
         }
+        if (members := dist.members()) is not None:
+            found["members_lost"] = members.lost_seconds - self._lost_before
+        return found
 
     def _train(self, now: float) -> float:
         if self._epoch is None:
@@ -206,6 +222,13 @@ class Ledger(Hook):
                 f"'{self._path}' cannot be written: {error.strerror}; goodput is not recorded"
             )
             self._path, self._due = None, inf
+
+
+def _complete_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a ledger, without those that a kill has cut."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            yield json.loads(line)
 
 
 def _process_age() -> float:

@@ -5,13 +5,14 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stoker.core.errors import Preempted, RankFailed
-from stoker.core.membership import JOINS, MEMBER, SECRET, JobStore
+from stoker.core.membership import JOINS, MEMBER, SECRET, JobStore, Progress
 from stoker.core.process import process_stat
 from stoker.core.rank_status import HUNG
 from stoker.launch.processes import ExitStatus, Processes, signals_to
@@ -20,6 +21,10 @@ _LOCALHOST = "127.0.0.1"
 _POLL = 0.02
 _STOPPED = 1.0  # seconds after which a process that was stopped (SIGSTOP) is lost
 _MOST_FAILURES = 3  # replacements in a row that did not join
+_STALLED = 120.0  # seconds after which members that all wait form a new group
+_MOST_STALLS = 2  # new groups in a row that did not help
+_READ = 1.0  # seconds between two looks at what processes report
+_SILENT = 1800.0  # seconds after which a process that does not report is lost
 
 
 def run_elastic(
@@ -87,6 +92,7 @@ class ElasticJob:
         self._stopped: dict[int, float] = {}
         self._failures = 0
         self._closing: int | None = None
+        self._reports = _Reports(self._jobs)
         self._deadline = float("inf")
         self.processes = Processes(job, [])
         for _ in range(nproc):
@@ -102,6 +108,7 @@ class ElasticJob:
             self.processes.poll()
             self._follow_members()
             self._end_stopped()
+            self._check_progress()
             for member in [*self.processes.exited]:
                 if member not in self._lost:
                     self._on_exit(self.processes.exited[member])
@@ -158,7 +165,7 @@ class ElasticJob:
     def _on_exit(self, status: ExitStatus) -> None:
         """Decide what the exit of a process means."""
         self._lost.add(status.rank)
-        self._store.set(f"dead/{status.rank}", "1")
+        self._jobs.bury(status.rank)
         is_loss = status.code <= 0 or status.by_signal or status.lost_peer or status.code == HUNG
         if status.code != 0:
             how = "left the job" if status.by_signal and status.code > 0 else status.summary
@@ -178,6 +185,24 @@ class ElasticJob:
                 self._stopped.pop(member, None)
             elif now - self._stopped.setdefault(member, now) > _STOPPED:
                 os.kill(pid, signal.SIGKILL)
+
+    def _check_progress(self) -> None:
+        """Let members that wait for each other form a new group; end the job if they wait again."""
+        pids = {m: pid for m, pid in self.processes.pids.items() if m not in self.processes.exited}
+        for member in self._reports.silent([*pids]):
+            print(f"member {member} has not reported for {_SILENT:g} s", file=sys.stderr)
+            os.kill(pids[member], signal.SIGKILL)
+        members = [member for member in self._members if member in pids]
+        seconds = self._reports.stalled(members) if members else 0.0
+        if not seconds:
+            return
+        what = f"members {members} have waited for each other for {seconds:.0f} s"
+        if self._reports.stalls <= _MOST_STALLS:
+            print(f"{what}: they form a new group", file=sys.stderr, flush=True)
+            self._jobs.propose(self._generation + 1, members)
+        else:
+            self.failure = ExitStatus(members[0], HUNG, None)
+            self.failure_text = f"{what}, also after new groups; the job was ended"
 
     def _keep_number(self, running: int) -> None:
         """Start processes up to the number that the job should have; end it below the least."""
@@ -218,3 +243,48 @@ class ElasticJob:
             self._leaving.add(running[-1])
             os.kill(self.processes.pids[running[-1]], signal.SIGTERM)
         self._target = target
+
+
+class _Reports:
+    """What the processes report: whether they still do, and whether the members advance.
+
+    Time counts only while the launcher runs: it may have been stopped together with them.
+
+    Attributes:
+        stalls: how often in a row all members have waited for too long.
+    """
+
+    def __init__(self, jobs: JobStore) -> None:
+        self._jobs = jobs
+        self._clock, self._last, self._due = 0.0, time.monotonic(), 0.0
+        self._reports: dict[int, tuple[Progress | None, float]] = {}
+        self._state: Any = None
+        self._since, self._furthest, self.stalls = 0.0, -1, 0
+
+    def silent(self, running: Sequence[int]) -> list[int]:
+        """Read the reports; return the processes that have sent none for too long."""
+        now = time.monotonic()
+        self._clock, self._last = self._clock + min(now - self._last, 1.0), now
+        if self._clock < self._due:
+            return []
+        self._due = self._clock + _READ
+        for member in running:
+            found = self._jobs.progress(member)
+            if member not in self._reports or self._reports[member][0] != found:
+                self._reports[member] = found, self._clock
+        return [m for m in running if self._clock - self._reports[m][1] > _SILENT]
+
+    def stalled(self, members: Sequence[int]) -> float:
+        """Return for how many seconds all members have waited, if that is too long; else 0."""
+        reports = [self._reports.get(member, (None, 0.0))[0] for member in members]
+        waits = [one.finished for one in reports if one is not None and one.waiting]
+        state = (tuple(members), tuple(waits))
+        if max(waits, default=-1) > self._furthest:
+            self._furthest, self.stalls = max(waits), 0
+        if state != self._state or len(waits) < len(members):
+            self._state, self._since = state, self._clock
+        seconds = self._clock - self._since
+        if seconds <= _STALLED:
+            return 0.0
+        self._since, self.stalls = self._clock, self.stalls + 1
+        return seconds

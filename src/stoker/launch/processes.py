@@ -35,9 +35,13 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start_forkserver() -> None:
-    """Start the process that ranks are forked from; it imports torch in the background."""
-    _CONTEXT.set_forkserver_preload(["torch.distributed"])
+def start_forkserver(*modules: str) -> None:
+    """Start the process that ranks are forked from; it imports torch in the background.
+
+    Args:
+        modules: what it imports besides, so that a rank that is started later is ready soon.
+    """
+    _CONTEXT.set_forkserver_preload(["torch.distributed", *modules])
     resource_tracker.ensure_running()  # it unblocks signals when it starts
     with _signals_blocked():
         ensure_running()

@@ -51,7 +51,7 @@ def send_state(state: RunState, feeder: BatchFeeder, stage: Stage, validated_at:
     """Return the complete state of a run between two steps; call it on rank 0."""
     buffer = BytesIO()
     parts = {
-        "shared": state.shared(stage, validated_at, None),
+        "shared": state.shared(stage, validated_at, None) | {"history": [*state.history]},
         "own": state.own(feeder),
         "info": state.info(validated_at),
         "now": dist.now(),

@@ -354,10 +354,14 @@ class CheckpointManager:
         self._admit(feeder, "between")
 
     def _take_over_saves(self, checkpoints: Checkpoints, hook: Checkpoint) -> None:
-        """Save again what the process that was rank 0 of an elastic run has not finished."""
+        """Save again what the process that was rank 0 of an elastic run has not finished.
+
+        At the end of the run all save anyway, and agree that they have.
+        """
         if dist.inherited() and not checkpoints.is_open:
             checkpoints.open()
-            hook.due = hook.due or self._saved_at not in {None, *checkpoints.list_local()}
+            is_lost = self._saved_at not in {None, *checkpoints.list_local()}
+            hook.due = hook.due or (is_lost and not self._run.done)
 
     def _validation_is_long(self) -> bool:
         """Whether the last validation lasted longer than a signal leaves time for."""

@@ -29,6 +29,7 @@ from stoker.storage.descriptors import closing_descriptor
 KINDS = {
     "train": "useful training",
     "again": "repeated work",
+    "members": "lost with processes",
     "startup": "startup",
     "data": "waiting for data",
     "save": "waiting for checkpoints",
@@ -38,7 +39,7 @@ KINDS = {
 """What time is spent on, with the label of each kind."""
 
 MEASURED = tuple(kind for kind in KINDS if kind != "again")
-"""The kinds that the ledger measures."""
+"""The kinds that the ledger measures, `members` only in an elastic run."""
 
 _LARGEST = 1e12
 _LEDGER_CHUNK = 1 << 20
@@ -64,6 +65,7 @@ class MemberChange(NamedTuple):
     joined: list[int]
     members: list[int]
     seconds: float
+    """Until the next step was finished, from when the processes that left had exited."""
 
 
 @dataclass
@@ -137,7 +139,8 @@ def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
     name, step = row["attempt"], row["step"]
     if type(name) is not str or _count(step) is None:
         raise ValueError
-    spent = {kind: _seconds(row[kind]) for kind in MEASURED}
+    spent = {kind: _seconds(row[kind]) for kind in MEASURED if kind != "members"}
+    spent["members"] = _seconds(row.get("members_lost", 0.0))
     entry = Entry(_seconds(row["time"]), step, spent)
     attempt = attempts.setdefault(name, Attempt(name))
     attempt.entries.append(entry)

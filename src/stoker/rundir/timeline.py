@@ -73,7 +73,8 @@ def _rollbacks(attempt: Attempt, before: int) -> Iterator[Event]:
 def _changes(attempt: Attempt) -> Iterator[Event]:
     """Yield which processes of an elastic run have left and joined."""
     for change in attempt.changes:
-        continued = f"{len(change.members)} processes continue after {change.seconds:g} s"
+        processes = f"{len(change.members)} process{'es' if len(change.members) > 1 else ''}"
+        continued = f"{processes} finished the next step after {change.seconds:g} s"
         for kind, members in (("left", change.left), ("joined", change.joined)):
             for member in members:
                 yield Event(change.time, change.step, kind, f"process {member}; {continued}")

@@ -2,6 +2,7 @@
 
 from stoker.testing import faults
 from stoker.testing.compare import Difference
-from stoker.testing.proof import KillRecord, Verdict, assert_resumes_exactly, prove
+from stoker.testing.proof import assert_resumes_exactly, prove
+from stoker.testing.verdict import KillRecord, Verdict
 
 __all__ = ["Difference", "KillRecord", "Verdict", "assert_resumes_exactly", "faults", "prove"]

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
@@ -24,87 +24,9 @@ from stoker.testing.attempt import (
     plan_kills,
 )
 from stoker.testing.compare import Difference, compared, first_difference
+from stoker.testing.elastic_proof import prove_elastic
 from stoker.testing.record import Records
-
-
-@dataclass(frozen=True)
-class KillRecord:
-    """A kill that was carried out.
-
-    Attributes:
-        where: A description of the moment, with the rank if there are several processes.
-        step: The last step that was finished before the kill.
-        resumed_from: The step that the next attempt resumed from, or None if it is unknown.
-    """
-
-    where: str
-    step: int
-    resumed_from: int | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a training that was killed repeatedly ended at the same bits.
-
-    Attributes:
-        steps: The number of steps of the reference run.
-        kills: The kills that were carried out.
-        requested: The number of kills that were requested.
-        compared: How many values of each kind were compared.
-        difference: The first difference, or None if there is none.
-        notes: Additional remarks.
-        seconds: The duration of the reference run.
-        processes: The number of processes that trained together.
-    """
-
-    steps: int
-    kills: list[KillRecord]
-    requested: int
-    compared: dict[str, int] = field(default_factory=dict)
-    difference: Difference | None = None
-    notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    processes: int = 1
-
-    @property
-    def same(self) -> bool:
-        """Whether the training resumes exactly."""
-        return self.difference is None
-
-    def text(self) -> str:
-        """Return a readable report of one page."""
-        times = "once" if len(self.kills) == 1 else f"{len(self.kills)} times"
-        together = f" in {self.processes} processes" if self.processes > 1 else ""
-        head = f"{self.steps} steps{together}, killed {times}: "
-        lines = [head + ("the same bits" if self.same else "NOT the same bits"), ""]
-        if self.difference is not None:
-            lines += [*self._explain(self.difference), ""]
-        lines.append("kills")
-        for number, kill in enumerate(self.kills, 1):
-            resumed = (
-                "" if kill.resumed_from is None else f", resumed from step {kill.resumed_from}"
-            )
-            lines.append(f"  {number}  after step {kill.step:<5} {kill.where}{resumed}")
-        lines += ["", "values compared, after every step and at the end"]
-        lines += [f"  {count:>9,}  {name}" for name, count in self.compared.items()]
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
-
-    def _explain(self, difference: Difference) -> list[str]:
-        lines = [f"first difference: {difference}"]
-        if difference.attempt == 0:
-            lines.append(
-                "  It appeared before the first kill: the training is not deterministic, even "
-                "without kills."
-            )
-        elif difference.attempt is not None:
-            lines.append(f"  It appeared in attempt {difference.attempt + 1}.")
-        if difference.suspects:
-            lines.append("  These values are not saved and differ too, so one may be the cause:")
-            lines += [f"    {suspect}" for suspect in difference.suspects[:6]]
-            lines.append("  Add every value that affects training to a state_dict.")
-        return lines
-
+from stoker.testing.verdict import KillRecord, Verdict
 
 Training: TypeAlias = TrainFunction | Config | str | Path
 """A function that trains in a given run folder, a config, or the path of a config."""
@@ -170,6 +92,7 @@ def prove(
     seed: int = 0,
     nproc: int = 1,
     threads: int | None = None,
+    elastic: bool = False,
     log: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Kill a training repeatedly and return whether it ended at the same bits.
@@ -185,6 +108,8 @@ def prove(
         nproc: How many processes train together.
         threads: The number of threads per process. None keeps torch's default, which is safe only
             if this process has not used torch yet. Several processes use one thread each.
+        elastic: Lose and add single processes while the others continue, instead of restarting all.
+            The training needs logical ranks, and ``at`` does not apply.
         log: Called with each line of progress.
     """
     check_kinds(at)
@@ -192,6 +117,9 @@ def prove(
         raise ValueError(f"kills must be at least 1, got {kills}")
     if nproc < 1:
         raise ValueError(f"nproc must be at least 1, got {nproc}")
+    if elastic:
+        function = _as_function(train)
+        return prove_elastic(function, folder, events=kills, seed=seed, nproc=nproc, log=log)
     if nproc > 1:
         threads = threads or 1
     proof = _Proof(_as_function(train), folder, threads, nproc, log)
@@ -220,12 +148,19 @@ def _as_function(training: Training) -> TrainFunction:
             "to a folder"
         )
 
-    def train(run_dir: Path) -> None:
-        run = config.tree.setdefault("run", Section())
-        run["dir"], run.origins["dir"] = str(run_dir), Override("the folder of a proof")
-        build_job(config).fit()
+    return _ConfigTraining(config)
 
-    return train
+
+@dataclass(frozen=True)
+class _ConfigTraining:
+    """The training of a config; another process can unpickle it."""
+
+    config: Config
+
+    def __call__(self, run_dir: Path) -> None:
+        run = self.config.tree.setdefault("run", Section())
+        run["dir"], run.origins["dir"] = str(run_dir), Override("the folder of a proof")
+        build_job(self.config).fit()
 
 
 @dataclass

@@ -1,16 +1,19 @@
 """A training with logical ranks whose processes are killed from outside."""
 
 import os
+import threading
 from hashlib import sha256
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 import torch
+import torch.distributed as c10d
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Engine, Hook, Layout, Trainer, hooks
+from stoker.core import dist
 from stoker.run import Run
 
 
@@ -53,3 +56,33 @@ def train(folder: Path, steps: list[int]) -> Any:
 
 def _tensors(state: Any) -> list[torch.Tensor]:
     return [value for one in state.values() for value in one.values()]
+
+
+def open_while_connecting(folder: Path) -> tuple[int, bool]:
+    """Open a connection of its own while a group is formed; lose a group, and use both."""
+    connect, own = c10d.init_process_group, []
+
+    def and_open(*args: Any, **kwargs: Any) -> None:
+        connect(*args, **kwargs)
+        port = int(os.environ["MASTER_PORT"])
+        own.append(c10d.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False))
+
+    c10d.init_process_group = and_open
+    dist.connect()
+    members = dist.members()
+    assert members is not None
+    if members.member == 0:
+        members.jobs.propose(members.generation + 1, members.members)
+    while members.generation == 0:
+        dist.barrier()
+    return members.generation, bool(own[0].check(["generation/0"]))
+
+
+def wait_for_each_other() -> None:
+    """Wait on one process for what the other one never does."""
+    dist.connect()
+    members = dist.members()
+    assert members is not None
+    if members.member == 0:
+        members.run(threading.Event().wait)
+    dist.barrier()

@@ -11,7 +11,6 @@ from stoker.run import Run
 
 _STOKER = str(Path(__file__).parents[2]) + os.sep
 _DISTRIBUTED = str(Path(torch.__file__).parent / "distributed") + os.sep
-_MEMBERS = str(Path(__file__).parents[2] / "core" / "membership.py")
 _IMPORTING = "<frozen importlib._bootstrap>"
 _COMPILING = ("_dynamo/convert_frame.py", "_inductor/compile_fx.py", "_inductor/codecache.py")
 _DEBUGGERS = ("/bdb.py", "/pydevd.py", "/_pydevd_bundle/", "/debugpy/")
@@ -58,8 +57,8 @@ class Stack:
 
     @property
     def waiting(self) -> bool:
-        """Whether the innermost call is one of torch's collectives, or waits for members."""
-        return bool(self._files) and self._files[-1].startswith((_DISTRIBUTED, _MEMBERS))
+        """Whether the innermost call is one of torch's collectives."""
+        return bool(self._files) and self._files[-1].startswith(_DISTRIBUTED)
 
     @property
     def compiling(self) -> bool:

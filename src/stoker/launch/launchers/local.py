@@ -5,6 +5,9 @@ from typing import Any
 
 from stoker.launch.processes import start_forkserver
 
+_FOR_REPLACEMENTS = ("torch.distributed.fsdp", "torch.distributed.tensor", "stoker.trainer")
+"""What a process that trains imports, which takes seconds."""
+
 
 def launch(
     fn: Callable[..., Any],
@@ -17,7 +20,7 @@ def launch(
     elastic: tuple[int, int] | None = None,
 ) -> Any:
     """Run the function in ``nproc`` processes of this machine and return the value of rank 0."""
-    start_forkserver()  # it imports torch while this process does
+    start_forkserver(*(_FOR_REPLACEMENTS if elastic is not None else ()))
     from stoker.launch.agent import run_agent
 
     return run_agent(

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor, nn
 
+from stoker.core import dist
 from stoker.parallel.logical.tree import Node, complete_nodes, finish, is_node, ranks_of, split
 
 _BUCKET_BYTES = 8 * 2**20
@@ -132,7 +133,7 @@ class TreeReducer:
             self._finished += 1
             if self._processes == 1:
                 continue
-            bucket.work.wait()
+            dist.wait_for(bucket.work)
             chunk = bucket.length // self._processes
             nodes = [node for held in self._nodes for node in held]
             parts = dict(zip(nodes, torch.split(bucket.received, chunk), strict=True))
@@ -213,7 +214,7 @@ class _Bucket:
     def finish(self) -> None:
         """Set the gradients of the parameters; None where no logical rank has one."""
         if self.work is not None:
-            self.work.wait()
+            dist.wait_for(self.work)
         views, flags = self._views(self.result)
         for index, parameter in enumerate(self.parameters):
             if self._used[index] or bool(flags[index]):

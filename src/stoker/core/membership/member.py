@@ -1,45 +1,29 @@
-"""`Membership`: this process as a member of an elastic job, whose processes come and go.
+"""`Membership`: this process as a member of an elastic job."""
 
-The launcher keeps a store that outlives every process. In it, generation n of the job is the list
-of its members. Whoever learns of a change (the launcher of a death, the members of a process that
-joins, a member that it has to leave) proposes generation n + 1, and the first proposal counts.
-
-Collectives are numbered, because all members execute the same ones in the same order. When a member
-is lost, the others form the group of the next generation and compare numbers. Since nobody finishes
-a collective that another has not begun, they are at most one apart: who is behind gets the result
-from who is ahead, and otherwise all repeat the collective, or the work that led to it.
-"""
-
-import logging
 import os
 import pickle
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import count
-from multiprocessing import AuthenticationError
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed
 
 from stoker.core.errors import Preempted, StokerError
+from stoker.core.membership.group import POLL, MemberGroup, is_lost_connection
+from stoker.core.membership.job_store import JOINS, MEMBER, JobStore, Progress
+from stoker.core.membership.joining import Head, Offer, StateReceiver, send_state
 
 c10d: Any = torch.distributed  # torch's types leave out half of what is used here
 T = TypeVar("T")
-_log = logging.getLogger("stoker")  # `core.log` needs the rank, and so this module
 
-MEMBER, JOINS, SECRET = "STOKER_MEMBER", "STOKER_JOINS", "STOKER_ELASTIC_SECRET"
-"""The environment of a member: its number, whether it joins later, and the key of connections."""
-
-_CONNECT = timedelta(seconds=20)
-_OPERATION = timedelta(days=7)
-_POLL = 0.004
+_CONNECT = 5.0  # seconds to form a group, twice as many after each failure
+_MOST_FAILURES = 6
+_WATCH = 0.05
+_REPORT = 1.0
 _WAIT = 0.02
 _UNNOTICED = 2.0  # seconds after which a broken connection without a death is repaired
 
@@ -53,48 +37,21 @@ class Change:
     """A change of members, for the record of a run.
 
     Attributes:
+        generation: the number of the group that was formed.
         left: the members that were lost.
         joined: the members that were added.
         members: the members now.
         seconds: how long this member needed to form the new group, since it noticed.
+        since: when the first of those that were lost exited, or else when this member noticed the
+            change, in seconds since 1970.
     """
 
+    generation: int
     left: list[int]
     joined: list[int]
     members: list[int]
     seconds: float
-
-
-class JobStore:
-    """The store of an elastic job, as the launcher and the members use it."""
-
-    def __init__(self, store: Any) -> None:
-        self.store = store
-
-    def members(self, generation: int) -> list[int] | None:
-        """Return the members of a generation; None if there is no such generation yet."""
-        key = f"generation/{generation}"
-        if not self.store.check([key]):
-            return None
-        return [int(one) for one in self.store.get(key).decode().split(",") if one]
-
-    def propose(self, generation: int, members: Sequence[int]) -> list[int]:
-        """Propose the members of a generation; return those of the first proposal."""
-        wanted = ",".join(map(str, members))
-        found = self.store.compare_set(f"generation/{generation}", "", wanted or ",")
-        return [int(one) for one in found.decode().split(",") if one]
-
-    def newest(self, generation: int) -> tuple[int, list[int]]:
-        """Return the newest generation and its members, from one that exists on."""
-        members = self.members(generation)
-        assert members is not None
-        while (later := self.members(generation + 1)) is not None:
-            generation, members = generation + 1, later
-        return generation, members
-
-    def has(self, key: str) -> bool:
-        """Return whether a key is set."""
-        return bool(self.store.check([key]))
+    since: float
 
 
 @dataclass(frozen=True)
@@ -116,8 +73,11 @@ class Membership:
         finished: the number of collectives finished.
         requested: how many processes have requested to join so far, as agreed.
         changes: the changes of members so far, oldest first.
+        lost_seconds: what these changes have cost this process: work that was cut, and forming
+            groups.
         on_join: called on all members when one has joined, that one included.
         left: whether this process has left the job, which others continue.
+        waiting: whether this process waits for others.
     """
 
     def __init__(self, address: tuple[str, int], member: int, *, joins: bool) -> None:
@@ -128,17 +88,16 @@ class Membership:
         self.finished = 0
         self._last: Any = None  # the result of the last collective
         self.changes: list[Change] = []
+        self.lost_seconds = 0.0
         self.on_join: list[Callable[[], None]] = []
-        self.left = False
+        self.left = self.waiting = False
         self._stay: Callable[[], None] | None = None  # if this process is to leave
         self._published: dict[str, int] = {}
         self._unit: int | None = None  # the number of collectives when the current work began
         self._running = False  # whether a collective is in progress, which may use others
         self._fit = 0
         self.requested = self._admitted = 0
-        self._sockets: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self._newest = 0
+        self._group = MemberGroup()
         threading.Thread(target=self._watch, daemon=True, name="stoker-members").start()
         if not joins:
             self._form(since=time.monotonic())
@@ -164,20 +123,57 @@ class Membership:
         """Whether this process is the first because those before it are gone."""
         return self.rank == 0 and bool(self.changes or self.member)
 
+    # What the launcher knows, and how a wait ends
+
+    def _watch(self) -> None:
+        """End waits for others when there is a newer generation, and report progress."""
+        reported = 0.0
+        for number in count():
+            with suppress(RuntimeError):  # a connection that fails is made again
+                jobs = JobStore(self._client())
+                while True:
+                    later = self.generation + 1
+                    if jobs.has(f"generation/{later}"):
+                        self._group.shut(later)
+                    if time.monotonic() - reported > _REPORT:
+                        reported = time.monotonic()
+                        state = self.waiting, self.finished, self.generation
+                        jobs.report(self.member, Progress(time.monotonic_ns(), *state))
+                    time.sleep(_WATCH)
+            time.sleep(_WATCH if number < 20 else _REPORT)
+
+    @contextmanager
+    def waits(self, *, waiting: bool = True) -> Iterator[None]:
+        """Within this context, this process waits for others, or works on its own."""
+        before, self.waiting = self.waiting, waiting
+        try:
+            yield
+        finally:
+            self.waiting = before
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is a newer generation than the current one."""
+        return self.jobs.has(f"generation/{self.generation + 1}")
+
     # Collectives
 
     def run(self, collective: Callable[[], T]) -> T:
         """Execute a collective, however often members are lost meanwhile, and return its result."""
         if self._running:
             return collective()
+        began = time.monotonic()
         while True:
             self._leave_if_wanted()
             self._running = True
             try:
-                result = collective()
+                with self.waits():
+                    result = collective()
                 break
             except Exception as error:
                 found = self._recover(error)
+                if self._unit is None:
+                    self._count_lost(began)
                 if found is not None:
                     result = found[0]
                     break
@@ -196,9 +192,9 @@ class Membership:
             prepare: brings this process back to where the work began, with the new members.
         """
         self._leave_if_wanted()
-        began = self.finished
+        first = self.finished
         while True:
-            self._unit = began
+            self._unit, began = first, time.monotonic()
             try:
                 return work()
             except Regrouped:
@@ -207,8 +203,12 @@ class Membership:
                 self._recover(error)
             finally:
                 self._unit = None
-            self.finished = began
+            self.finished = first
             prepare()
+            self._count_lost(began)
+
+    def _count_lost(self, began: float) -> None:
+        self.lost_seconds += time.monotonic() - began
 
     def _recover(self, error: Exception) -> tuple[Any] | None:
         """Form the next group after an error of a lost connection; raise any other error.
@@ -216,19 +216,16 @@ class Membership:
         Returns:
             The result of the collective that failed here, if another member has it, in a tuple.
         """
-        if self._newest <= self.generation and not _is_lost_connection(error):
+        if not is_lost_connection(error) and not self._is_over:
             raise error
         since = time.monotonic()
-        self._close_group()
-        self._await_generation(since)
+        with self.waits():
+            self._group.close()
+            while not self._is_over:
+                if time.monotonic() - since > _UNNOTICED:  # nobody has died
+                    self.jobs.propose(self.generation + 1, self.members)
+                time.sleep(POLL)
         return self._form(since)
-
-    def _await_generation(self, since: float) -> None:
-        """Wait for a generation after the current one; if nobody has died, start one."""
-        while self._newest <= self.generation:
-            if time.monotonic() - since > _UNNOTICED:
-                self.jobs.propose(self.generation + 1, self.members)
-            time.sleep(_POLL)
 
     def publish(self, name: str, agree: Callable[[], T]) -> T:
         """Return what the members agree on; a process that joins later reads what they published.
@@ -238,44 +235,18 @@ class Membership:
             agree: returns the value on the members.
         """
         number = self._published[name] = self._published.get(name, 0) + 1
-        key, store = f"published/{name}/{number}", self.jobs.store
+        key = f"published/{name}/{number}"
         if self.joining:
-            store.wait([key], _OPERATION)
-            found: T = pickle.loads(store.get(key))
+            with self.waits():
+                while not self.jobs.has(key):  # until the members have it, or the job ends
+                    time.sleep(_WAIT)
+            found: T = pickle.loads(self.jobs.store.get(key))
             return found
         value = agree()
-        store.set(key, pickle.dumps(value))
+        self.jobs.store.set(key, pickle.dumps(value))
         return value
 
     # Groups
-
-    def _watch(self) -> None:
-        """Close the connections of the group as soon as there is a newer generation.
-
-        Closing its own connections is what ends a wait in gloo: `abort` of a group does not, and
-        a member that waits for another survivor would not notice the death of a third one.
-        """
-        with suppress(Exception):  # the launcher has gone
-            store = self._client()
-            for generation in count(1):
-                store.wait([f"generation/{generation}"], _OPERATION)
-                with self._lock:
-                    self._newest = max(self._newest, generation)
-                    if self._newest > self.generation:
-                        self._shut()
-
-    def _shut(self) -> None:
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._sockets = []
-
-    def _close_group(self) -> None:
-        with self._lock:
-            self._shut()
-        if c10d.is_initialized():
-            c10d.destroy_process_group()
 
     def _form(self, since: float) -> tuple[Any] | None:
         """Form the group of the newest generation.
@@ -283,73 +254,72 @@ class Membership:
         Returns:
             The result of the current collective, if another member has it, in a tuple.
         """
-        before, result = self.members, None
-        while True:
-            generation, members = self.jobs.newest(self.generation)
-            if self.member not in members:
-                raise StokerError(
-                    f"process {os.getpid()} is no member of the job any more: it did not respond, "
-                    "and the others continue without it"
-                )
-            states = self._gather(generation, members)
-            if states is not None:
-                if not self._connect(generation, members):
-                    self.jobs.propose(generation + 1, members)
-                elif (found := self._catch_up(generation, members, states)) is not None:
-                    result = found.result
-                    break
-            self._close_group()
+        caught_up, failures = None, 0
+        with self.waits():
+            while caught_up is None:
+                self._group.close()
+                members = self._newest_members()
+                states = self._gather(members)
+                if states is None:
+                    continue
+                if self._connect(members, _CONNECT * 2**failures):
+                    caught_up = self._catch_up(members, states)
+                elif not self._is_over:
+                    failures += 1
+                    _check_failures(failures)
+                    self.jobs.propose(self.generation + 1, members)
+        before = _difference(members, [self.member]) if self.joining else self.members
         self.members = members
-        gone, new = _difference(before, members), _difference(members, before)
-        if generation and (gone or new):
-            seconds = time.monotonic() - since
-            self.changes.append(Change(gone, new, members, round(seconds, 3)))
-        return result
+        self._record(_difference(before, members), _difference(members, before), since)
+        return caught_up.result
 
-    def _gather(self, generation: int, members: Sequence[int]) -> dict[int, list[int]] | None:
+    def _newest_members(self) -> list[int]:
+        self.generation, members = self.jobs.newest(self.generation)
+        if self.member not in members:
+            raise StokerError(
+                f"process {os.getpid()} is no member of the job any more: it did not respond, "
+                "and the others continue without it"
+            )
+        return members
+
+    def _record(self, left: list[int], joined: list[int], since: float) -> None:
+        if self.generation and (left or joined):
+            seconds = time.monotonic() - since
+            died = [when for member in left if (when := self.jobs.died_at(member)) is not None]
+            began = min(died, default=time.time() - seconds)
+            times = round(seconds, 3), round(began, 3)
+            self.changes.append(Change(self.generation, left, joined, self.members, *times))
+
+    def _gather(self, members: Sequence[int]) -> dict[int, list[int]] | None:
         """Return how far each member is; None if there is a newer generation before all say so.
 
         That is how many collectives it has finished, and which one it is in now.
         """
-        store = self.jobs.store
+        store, generation = self.jobs.store, self.generation
         begun = self.finished if self._unit is None else self._unit
         store.set(f"ready/{generation}/{self.member}", f"{begun},{self.finished}")
         keys = [f"ready/{generation}/{member}" for member in members]
         while not store.check(keys):
-            if self.jobs.members(generation + 1) is not None:
+            if self._is_over:
                 return None
-            time.sleep(_POLL)
+            time.sleep(POLL)
         found = store.multi_get(keys)
         rows = [[int(number) for number in one.decode().split(",")] for one in found]
         return dict(zip(members, rows, strict=True))
 
-    def _connect(self, generation: int, members: Sequence[int]) -> bool:
+    def _connect(self, members: Sequence[int], seconds: float) -> bool:
         """Connect to the other members; return whether that succeeded."""
-        sockets: list[socket.socket] = []
-        if len(members) > 1:
-            before = {*os.listdir("/proc/self/fd")}
-            try:
-                c10d.init_process_group(
-                    "gloo",
-                    store=c10d.PrefixStore(f"group/{generation}", self.jobs.store),
-                    rank=members.index(self.member),
-                    world_size=len(members),
-                    timeout=_CONNECT,
-                )
-            except Exception as error:
-                _log.debug(f"the group of generation {generation} was not formed: {error}")
-                return False
-            c10d.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(_OPERATION)
-            sockets = _connections({*os.listdir("/proc/self/fd")} - before)
-        with self._lock:
-            self.generation, self._sockets = generation, sockets
-            if self._newest > generation:
-                self._shut()
-            self._newest = max(self._newest, generation)
-        return True
+        return self._group.connect(
+            self.jobs.store,
+            self.generation,
+            members.index(self.member),
+            len(members),
+            seconds,
+            lambda: self._is_over,
+        )
 
     def _catch_up(
-        self, generation: int, members: Sequence[int], states: Mapping[int, Sequence[int]]
+        self, members: Sequence[int], states: Mapping[int, Sequence[int]]
     ) -> "_CaughtUp | None":
         """Get the result of the current collective if others have it, or give it to them.
 
@@ -359,16 +329,16 @@ class Membership:
         furthest = max(begun for begun, _ in states.values())
         ahead = [member for member in members if states[member][0] == furthest]
         behind = [member for member in members if states[member][1] < furthest]
-        key, store = f"result/{generation}", self.jobs.store
+        key, store = f"result/{self.generation}", self.jobs.store
         if behind and self.member == ahead[0]:
             store.set(key, pickle.dumps(self._last))
         if self.member not in behind:
             return _CaughtUp(None)
         assert self.finished == furthest - 1
         while not store.check([key]):
-            if self.jobs.members(generation + 1) is not None:
+            if self._is_over:
                 return None
-            time.sleep(_POLL)
+            time.sleep(POLL)
         return _CaughtUp((pickle.loads(store.get(key)),))
 
     # Leaving and joining
@@ -387,7 +357,7 @@ class Membership:
                 stay()
             elif self.jobs.propose(generation + 1, others) == others:
                 self.left, self._stay = True, None
-                self._close_group()
+                self._group.close()
                 raise Preempted
 
     def begin_fit(self) -> bool:
@@ -397,9 +367,15 @@ class Membership:
             self.jobs.store.set("fit", str(self._fit))
         return self.joining
 
+    def reachable(self) -> int:
+        """Return how many processes there are: members, and those that have requested to join."""
+        offers = map(Offer.of, self.jobs.join_requests())
+        joining = {one.member for one in offers if not self._is_dead(one.member)}
+        return len(joining.union(self.members))
+
     def waiting_to_join(self) -> int:
         """Return how many processes have requested to join so far, as far as rank 0 knows."""
-        return int(self.jobs.store.add("joins", 0)) if self._shares and self.rank == 0 else 0
+        return len(self.jobs.join_requests()) if self._shares and self.rank == 0 else 0
 
     @property
     def _shares(self) -> bool:
@@ -411,22 +387,24 @@ class Membership:
         Args:
             capture: returns the state of the run; called on the first member.
         """
-        requested, first = self.requested, self._admitted
-        if requested <= first:
+        if self.requested <= self._admitted:
             return
-        store, self._admitted = self.jobs.store, requested
+        began, first = time.monotonic(), self._admitted
+        self._admitted = self.requested
 
         def send() -> list[int]:
-            offers = [store.get(f"join/{number}").decode() for number in range(first, requested)]
-            sent = self._send_state(offers, capture, requested) if self.rank == 0 else []
+            sent = self._send_state(first, capture) if self.rank == 0 else []
             found: list[list[int]] = [sent]
             if len(self.members) > 1:
                 found = [[] for _ in self.members]
                 c10d.all_gather_object(found, sent)
             return found[0]
 
+        lost = self.lost_seconds
         joined = self.run(send)
         self._regroup_with(joined)
+        self.lost_seconds = lost
+        self._count_lost(began)
         if joined:
             self._notify()
 
@@ -440,34 +418,22 @@ class Membership:
             generation, members = self.jobs.newest(self.generation)
             if {*missing} - {*members}:
                 self.jobs.propose(generation + 1, [*members, *_difference(missing, members)])
-            self._close_group()
             self._form(since)
 
     def _is_dead(self, member: int) -> bool:
-        return self.jobs.has(f"dead/{member}")
+        return self.jobs.died_at(member) is not None
 
-    def _send_state(
-        self, offers: Sequence[str], capture: Callable[[], bytes], requested: int
-    ) -> list[int]:
+    def _send_state(self, first: int, capture: Callable[[], bytes]) -> list[int]:
         """Send the state to those that wait for it; return who has received it."""
-        from multiprocessing.connection import Client
-
         received, state = [], b""
-        for offer in offers:
-            member, port, fit = map(int, offer.split(","))
-            if self._is_dead(member) or member in self.members or fit != self._fit:
-                continue
-            state = state or capture()
-            try:
-                with Client((self._address[0], port), authkey=_secret()) as connection:
-                    connection.send_bytes(
-                        pickle.dumps((self.finished + 1, requested, self.generation))
-                    )
-                    connection.send_bytes(state)
-                    if connection.poll(60.0) and connection.recv_bytes() == b"received":
-                        received.append(member)
-            except (OSError, EOFError) as error:
-                _log.debug(f"member {member} did not receive the state: {error}")
+        head = Head(self.finished + 1, self.requested, self.generation)
+        for offer in map(Offer.of, self.jobs.join_requests()[first : self.requested]):
+            is_there = not self._is_dead(offer.member) and offer.member not in self.members
+            if is_there and offer.fit == self._fit:
+                with self.waits(waiting=False):
+                    state = state or capture()
+                    if send_state(self._address[0], offer, head, state):
+                        received.append(offer.member)
         return received
 
     def join(self) -> bytes | None:
@@ -476,20 +442,14 @@ class Membership:
         It returns when this process is a member. Until `begin` is called, it works alone. It
         returns None if the members are in a later fit of the script.
         """
-        from multiprocessing.connection import Listener
-
-        received: SimpleQueue[tuple[Any, bytes]] = SimpleQueue()
-        head, state = (0, 0, 0), b""
-        with Listener((self._address[0], 0), authkey=_secret()) as listener:
-            threading.Thread(target=_receive, args=(listener, received), daemon=True).start()
-            number = int(self.jobs.store.add("joins", 1)) - 1
-            offer = f"{self.member},{listener.address[1]},{self._fit}"
-            self.jobs.store.set(f"join/{number}", offer)
-            while not state or self.member not in self.jobs.newest(head[2])[1]:
-                if int(self.jobs.store.get("fit")) != self._fit:
+        with self.waits(), StateReceiver(self._address[0]) as receiver:
+            self.jobs.request_join(str(Offer(self.member, receiver.port, self._fit)))
+            found: tuple[Head, bytes] | None = None
+            while found is None or self.member not in self.jobs.newest(found[0].generation)[1]:
+                if self.jobs.has("fit") and int(self.jobs.store.get("fit")) > self._fit:
                     return None
-                with suppress(Empty):
-                    head, state = received.get(timeout=_WAIT)
+                found = receiver.next(_WAIT) or found
+        head, state = found
         self.finished, self.requested, self.generation = head
         self._admitted = self.requested
         self._form(since=time.monotonic())
@@ -506,49 +466,13 @@ class Membership:
             call()
 
 
+def _check_failures(count: int) -> None:
+    if count == _MOST_FAILURES:
+        raise StokerError(
+            f"the processes could not connect to each other in {count} attempts: an elastic job "
+            "needs connections by TCP between all of them"
+        )
+
+
 def _difference(some: Sequence[int], others: Sequence[int]) -> list[int]:
     return [one for one in some if one not in others]
-
-
-def _secret() -> bytes:
-    return os.environ[SECRET].encode()
-
-
-def _receive(listener: Any, received: "SimpleQueue[tuple[Any, bytes]]") -> None:
-    """Receive the state of the run, from each member that sends it: the first may have died."""
-    while True:
-        try:
-            with listener.accept() as connection:
-                head, state = pickle.loads(connection.recv_bytes()), connection.recv_bytes()
-                connection.send_bytes(b"received")
-        except AuthenticationError:
-            continue
-        except (OSError, EOFError):
-            if listener._listener is None:  # it was closed
-                return
-            continue
-        received.put((head, state))
-
-
-def _is_lost_connection(error: BaseException | None) -> bool:
-    while error is not None:
-        text = str(error)
-        if isinstance(error, c10d.DistError | ConnectionError) or "peer" in text or "gloo/" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _connections(descriptors: set[str]) -> list[socket.socket]:
-    """Return duplicates of those descriptors that are connections."""
-    found = []
-    for descriptor in descriptors:
-        with suppress(OSError):
-            one = socket.socket(fileno=os.dup(int(descriptor)))
-            try:
-                one.getpeername()
-            except OSError:
-                one.close()
-            else:
-                found.append(one)
-    return found
