@@ -5,7 +5,8 @@
 Trains a transformer with Adam for one step and saves a checkpoint. Then fresh processes resume it:
 one process, two with half of each tensor, and two with half of the stages. Each prints its peak
 resident memory while it loads, above what it needs without model and state, and the size of its own
-state. A trainer that has trained already also loads the checkpoint.
+state. Then they load it again, over the state that they have; what remains after that is printed as
+well: packages that loading imports are part of it.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def work(gigabytes: float, folder: str, layout: str) -> None:
         engine.zero_grad()
     forget_peak()
     trainer.load(folder)
-    found["again"] = memory("VmHWM") - base
+    found |= {"again": memory("VmHWM") - base, "held": memory("VmRSS") - base}
     held = [*model.parameters(), *(v for s in optimizer.state.values() for v in s.values())]
     found |= {"rank": dist.rank(), "state": sum(local_part(one).nbytes for one in held)}
     print(json.dumps(found), flush=True)
@@ -96,10 +97,10 @@ def main() -> None:
         run(options.gigabytes, folder, "one process")
         for layout in LAYOUTS:
             for row in sorted(run(options.gigabytes, folder, layout), key=lambda row: row["rank"]):
-                sizes = " and ".join(f"{row[key] / row['state']:.2f}" for key in ("first", "again"))
+                first, again, held = (row[key] / row["state"] for key in ("first", "again", "held"))
                 print(
-                    f"{layout}, rank {row['rank']}: state {row['state'] / 1e6:.0f} MB, peak "
-                    f"{sizes} × the state (first load, and again)",
+                    f"{layout}, rank {row['rank']}: state {row['state'] / 1e6:.0f} MB, peak of the "
+                    f"first load {first:.2f} × that, of another {again:.2f}, after it {held:.2f}",
                     flush=True,
                 )
 

@@ -43,7 +43,7 @@ DTYPES: dict[torch.dtype, str] = {
 _BLOCK = 8 << 20
 """Bytes to read at once, so that many small tensors take few calls."""
 
-_LARGEST_BLOCK = 32 << 20
+_LARGEST_BLOCK = 16 << 20
 """Bytes of a tensor to copy at once, so that memory never holds a second copy of a large one."""
 
 _LARGEST_HEADER = 1 << 28
