@@ -353,7 +353,7 @@ class Trainer:
         first_readable(find_candidates(path, None), self._load)
 
     def _load(self, path: Path) -> None:
-        self._state().restore_trained(load_checkpoint(path, self.engine).shared)
+        self._state().restore_trained(load_checkpoint(path, self.engine))
         self._loaded = path
 
     def stop(self, reason: str = "stopped by the caller") -> None:

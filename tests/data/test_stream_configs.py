@@ -119,3 +119,10 @@ def test_the_size_of_batches_can_be_that_of_the_run(config):
     )
     x, _ = next(iter(build_job(load(config)).train_loader))
     assert len(x) == 8
+
+
+@pytest.mark.parametrize("steps", ["map", "[map]"])
+def test_a_step_without_a_function_is_rejected_and_not_suggested(config, steps):
+    with pytest.raises(ConfigError, match="steps") as found:
+        build_job(load(config, [f"train_loader.steps={steps}"]))
+    assert "did you mean" not in str(found.value)

@@ -83,6 +83,7 @@ def test_a_file_that_may_not_be_read_is_an_error_and_not_corrupt(tmp_path, monke
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(os, "preadv", fail)
     with pytest.raises(OSError, match="Input/output error"):
         list(stream)
 
@@ -219,3 +220,16 @@ def test_images_of_a_dataset_are_decoded(tmp_path):
     stream = data.stream(found, shuffle=8, seed=1)
     rows = {row["n"]: row["image"].getpixel((0, 0)) for row in stream}
     assert rows == {n: (n, 0, 0) for n in range(20)}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_lines_of_any_length_are_read_through_a_buffer_of_any_size(
+    tmp_path, monkeypatch, end, size
+):
+    monkeypatch.setattr("stoker.data.streams.files._BUFFER", size)
+    lines = ["", "ä", "b" * 70, "", "ü" * 9, "c\rd", "€" * 40, "e"]
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+    assert list(data.stream(tmp_path / "a.txt")) == lines
+    (tmp_path / "b.txt").write_bytes(end.join([*lines, ""]).encode())
+    assert list(data.stream(tmp_path / "b.txt")) == lines

@@ -11,27 +11,14 @@ from stoker.cli.main import main
 from stoker.core.errors import DataError
 from stoker.data.streams import cursor, formats, remote
 from stoker.storage.blobs import Blobs
-from support.stores import BUCKET, SECRET, Proxy, S3Server, use
+from support.stores import SECRET
 from support.stream_data import FORMATS, numbers
 
 pytestmark = [pytest.mark.process]
+pytest_plugins = ["support.store_fixtures"]
 
 FILES = ["jsonl", "text", "parquet", "webdataset"]
 NAMES = count()
-
-
-@pytest.fixture(scope="module")
-def server():
-    found = S3Server()
-    yield found
-    found.kill()
-
-
-@pytest.fixture(scope="module")
-def proxy(server):
-    found = Proxy(server)
-    yield found
-    found.close()
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +26,6 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(formats, "BLOCK_BYTES", 4000)
     monkeypatch.setattr("stoker.data.streams.tar.BLOCK_BYTES", 100_000)
     monkeypatch.setattr(cursor, "_CHUNK", 10)
-
-
-@pytest.fixture
-def url(proxy, monkeypatch, tmp_path):
-    use(monkeypatch, proxy.url, tmp_path / "cache")
-    yield f"s3://{BUCKET}/data-{next(NAMES)}"
-    proxy.fault = lambda method, path: None
 
 
 def upload(folder, url):

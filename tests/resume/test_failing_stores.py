@@ -14,9 +14,10 @@ import pytest
 from stoker.checkpoint import Checkpoints
 from support.server import Python
 from support.stored_run import train
-from support.stores import BUCKET, DurableS3Server, Proxy, S3Server, use
+from support.stores import BUCKET, DurableS3Server, use
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytest_plugins = ["support.store_fixtures"]
 
 KILLS = int(os.environ.get("STOKER_STORE_KILLS", "2"))
 TESTS = Path(__file__).parents[1]
@@ -26,15 +27,6 @@ NAMES = count()
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     return train(tmp_path_factory.mktemp("plain") / "run", 2)
-
-
-@pytest.fixture(scope="module")
-def proxy():
-    server = S3Server()
-    found = Proxy(server)
-    yield found
-    found.close()
-    server.kill()
 
 
 def start(url, *options, **variables):

@@ -196,3 +196,57 @@ def test_a_link_that_a_user_made_to_a_checkpoint_is_followed(tmp_path):
     link.symlink_to(fit(tmp_path / "run", 1).run.dir / "checkpoints" / "step-00000005")
     assert fit(tmp_path / "other", 2, resume=link).run.step == 10
     assert not any(load_weights(net(), link).values())
+
+
+class ScalesWhatItLoads(nn.Linear):
+    def _load_from_state_dict(self, state, prefix, *rest):
+        state[f"{prefix}weight"] = state[f"{prefix}weight"] * 2
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def trained(folder, model):
+    optimizer = torch.optim.Adam(model.parameters())
+    trainer = Trainer(
+        Engine(model, optimizer, nn.MSELoss()), [hooks.Checkpoint("1st")], run_dir=folder
+    )
+    data = [(torch.ones(2, 3), torch.ones(2, 4))] * 4
+    return trainer, data
+
+
+def test_weights_and_moments_are_read_into_the_memory_that_has_them(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    trainer, data = trained(tmp_path, model)
+    trainer.fit(data, max_steps=2)
+    saved = {name: one.clone() for name, one in model.state_dict().items()}
+    moments = {id(p): s["exp_avg"] for p, s in trainer.engine.optimizer.state.items()}
+    expected = {key: one.clone() for key, one in moments.items()}
+    before = [one.data_ptr() for one in (*model.state_dict().values(), *moments.values())]
+    with torch.no_grad():
+        for one in (*model.parameters(), *moments.values()):
+            one.zero_()
+    trainer.load(tmp_path)
+    state = trainer.engine.optimizer.state
+    after = [*model.state_dict().values(), *(state[p]["exp_avg"] for p in model.parameters())]
+    assert [one.data_ptr() for one in after] == before
+    assert same_bits(model.state_dict(), saved)
+    assert same_bits({id(p): s["exp_avg"] for p, s in state.items()}, expected)
+
+
+def test_a_module_that_loads_in_its_own_way_gets_what_was_saved(tmp_path):
+    model = nn.Sequential(ScalesWhatItLoads(3, 4), nn.Linear(4, 4))
+    trainer, data = trained(tmp_path, model)
+    trainer.fit(data, max_steps=1)
+    saved = {name: one.clone() for name, one in model.state_dict().items()}
+    trainer.load(tmp_path)
+    assert same_bits(model.state_dict(), saved | {"0.weight": saved["0.weight"] * 2})
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_model_untouched(tmp_path):
+    trainer, data = trained(tmp_path, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)))
+    trainer.fit(data, max_steps=1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4, bias=False))
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    other, _ = trained(tmp_path / "other", model)
+    with pytest.raises(CheckpointError, match=r"unexpected: 1\.bias"):
+        other.load(tmp_path)
+    assert same_bits(model.state_dict(), before)

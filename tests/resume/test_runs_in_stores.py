@@ -20,34 +20,14 @@ from stoker.storage.blobs import Blobs
 from support.pool import pool
 from support.server import run
 from support.stored_run import train, train_apart
-from support.stores import BUCKET, SECRET, Proxy, S3Server, environment, use
+from support.stores import SECRET, environment
 
 pytestmark = [pytest.mark.process]
+pytest_plugins = ["support.store_fixtures"]
 
 KILLED = -9
 NAMES = count()
 TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def server():
-    found = S3Server()
-    yield found
-    found.kill()
-
-
-@pytest.fixture(scope="module")
-def proxy(server):
-    found = Proxy(server)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def url(proxy, monkeypatch, tmp_path):
-    use(monkeypatch, proxy.url, tmp_path / "cache")
-    yield f"s3://{BUCKET}/runs/run-{next(NAMES)}"
-    proxy.fault = lambda method, path: None
 
 
 @pytest.fixture(scope="module")

@@ -13,32 +13,12 @@ from stoker.storage import lock, open_storage
 from stoker.storage.blobs import Blobs
 from stoker.storage.object_store import INDEX, ObjectStorage
 from support.checkpoint_states import number_in, own, state
-from support.stores import BUCKET, SECRET, Proxy, S3Server, use
+from support.stores import SECRET
 
 pytestmark = [pytest.mark.process]
+pytest_plugins = ["support.store_fixtures"]
 
 NAMES = count()
-
-
-@pytest.fixture(scope="module")
-def server():
-    found = S3Server()
-    yield found
-    found.kill()
-
-
-@pytest.fixture(scope="module")
-def proxy(server):
-    found = Proxy(server)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def url(proxy, monkeypatch, tmp_path):
-    use(monkeypatch, proxy.url, tmp_path / "cache")
-    yield f"s3://{BUCKET}/checkpoints-{next(NAMES)}"
-    proxy.fault = lambda method, path: None
 
 
 def keys(url):
@@ -112,6 +92,27 @@ def test_requests_that_fail_are_repeated(url, proxy, kind):
         assert len(checkpoints.list()) == 1
     assert next(number) > 20
     assert random.getstate() == before  # training may draw from it meanwhile
+
+
+@pytest.mark.parametrize("key", ["a//b.txt", "../a"])
+def test_a_name_that_no_store_takes_is_refused_at_once(url, proxy, monkeypatch, key):
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it is tried again"))
+    before = len(proxy.requests)
+    with pytest.raises(OSError, match="not a name of an object") as found:
+        Blobs(url).put(key, b"data")
+    assert found.value.filename == f"{url}/{key}"
+    assert len(proxy.requests) == before
+
+
+def test_a_fault_of_the_local_disk_is_not_one_of_the_store(url, monkeypatch, tmp_path):
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it is tried again"))
+    store = Blobs(url)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        store.put_file("a", tmp_path / "missing")
+    store.put("a", b"data")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        store.get_file("a", tmp_path / "file" / "below")
 
 
 def test_a_checkpoint_with_a_cut_upload_is_withdrawn_and_saved_again(url, proxy):

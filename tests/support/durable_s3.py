@@ -19,6 +19,8 @@ from werkzeug.serving import run_simple
 from werkzeug.test import Client, EnvironBuilder
 from werkzeug.wrappers import Request
 
+from support.stores import replace_text
+
 _KEPT = ("content-type", "if-match", "if-none-match", "x-amz-copy-source")
 
 
@@ -41,7 +43,7 @@ class Durable:
         body = request.get_data()
         with self._turn:
             self._count += 1
-            (self._folder / "count").write_text(str(self._count))
+            replace_text(self._folder / "count", str(self._count))
             self._die("before")
             headers = {name: request.headers[name] for name in _KEPT if name in request.headers}
             builder = _request(request.method, request.full_path, dict(request.headers), body)

@@ -73,11 +73,17 @@ class DurableS3Server(S3Server):
     def die_soon(self, random: Random) -> None:
         """Let the server kill itself at one of the next requests, before or after it acts."""
         request = int((self._folder / "count").read_text()) + random.randrange(5, 40)
-        (self._folder / "die").write_text(f"{request} {random.choice(['before', 'after'])}")
+        replace_text(self._folder / "die", f"{request} {random.choice(['before', 'after'])}")
 
     @property
     def is_dead(self) -> bool:
         return self._process.poll() is not None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file at once, so that another process never reads half of it."""
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").replace(path)
 
 
 def environment(endpoint: str) -> dict[str, str]:

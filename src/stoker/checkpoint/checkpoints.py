@@ -217,8 +217,7 @@ class Checkpoints:
         Args:
             path: the folder of the checkpoint.
             into: a state of the same structure, whose DTensors define the sharding to load; it is
-                not modified. Other tensors are loaded unsharded. Or a function that returns such a
-                DTensor, or None, for a key and a shape.
+                not modified. Other tensors are loaded unsharded.
             rank: load the state of this rank alone, by default the current one.
             verify: check every byte first. `newest` has already done so.
         """

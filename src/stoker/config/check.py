@@ -68,7 +68,13 @@ def fits(value: Any, kind: Any) -> bool:
         return value in args
     if isinstance(value, list | tuple):
         return _items_fit(value, origin or kind, args)
+    if isinstance(value, str) and _has_items(origin) and not fits("", args[0]):
+        return False  # a text is a sequence, but of texts
     return _one_fits(value, origin or kind)
+
+
+def _has_items(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
 def _one_fits(value: Any, kind: Any) -> bool:
@@ -96,7 +102,7 @@ def _is_plain_type(kind: Any) -> bool:
 def _items_fit(values: Sequence[Any], kind: Any, args: tuple[Any, ...]) -> bool:
     if kind in (bool, int, float, str, dict, None, type(None)):
         return False
-    if not args or not isinstance(kind, type) or not issubclass(kind, Iterable):
+    if not args or not _has_items(kind):
         return not isinstance(kind, type) or not _is_plain_type(kind)
     if issubclass(kind, tuple) and Ellipsis not in args:
         return len(values) == len(args) and all(map(fits, values, args))
@@ -145,6 +151,8 @@ def near_value(value: Any, kind: Any) -> str:
     >>> near_value("yes", bool)
     '; did you mean true?'
     """
+    if isinstance(value, list | tuple | Mapping):
+        return ""
     text = "null" if value is None else str(value).strip().lower()
     number = plain(text)
     if isinstance(number, float) and number.is_integer():

@@ -2,65 +2,33 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from stoker.checkpoint import CheckpointError, Checkpoints, Loaded
-from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import is_here, step_in_name, stored_copy
 from stoker.checkpoint.format.validation import cause
-from stoker.checkpoint.read.load import read_checkpoint, verify_checkpoint
+from stoker.checkpoint.read.load import CheckpointReader, verify_checkpoint
 from stoker.core import dist
 from stoker.core.errors import CheckpointMismatchError, did_you_mean
 from stoker.core.log import get_logger
-from stoker.core.tree import is_sharded
 from stoker.engine.engine import Engine, unwrap
-from stoker.parallel import Layout, local_weights, tied_names
+from stoker.parallel import Layout, local_weights
 from stoker.resume.history_files import read_history
 from stoker.resume.imported import fit_imported, is_imported
+from stoker.resume.trained_memory import (
+    outline,
+    sharding_template,
+    trained_keys,
+    trained_memory,
+)
 from stoker.rundir import files
 from stoker.rundir.folder import RESUME_MODES, recorded_origin, resume_path
 from stoker.storage import open_storage, url_of
 from stoker.storage.mirror import located
 
 _log = get_logger()
-
-ShardingTemplate: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
-
-
-def sharding_template(engine: Engine) -> ShardingTemplate:
-    """Return a function from the name and shape of a saved tensor to a tensor sharded like it.
-
-    A saved tensor belongs to a parameter if it has the parameter's shape and its name ends in the
-    parameter's name, or names the parameter's state in an optimizer. This covers weights, averages
-    of weights, and moments. The function returns None for a tensor that is not sharded.
-    """
-    model = unwrap(engine.model)
-    named: dict[str, Any] = {
-        name: parameter
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if is_sharded(parameter)
-    }
-    for names in tied_names(model):  # in a pipeline some of them belong to other processes
-        parameter = next((named[name] for name in names if name in named), None)
-        named |= dict.fromkeys(names, parameter) if parameter is not None else {}
-    for key, parameters in engine.indexed_parameters().items():
-        for index, parameter in parameters.items():
-            if is_sharded(parameter):
-                named[f"engine.optimizers.{key}.state.{index}"] = parameter
-
-    def template(name: str, shape: tuple[int, ...]) -> Tensor | None:
-        parts = name.split(".")
-        for begin in range(len(parts)):
-            for end in (len(parts), len(parts) - 1):  # the last part may name a moment
-                found = named.get(".".join(parts[begin:end]))
-                if found is not None and tuple(found.shape) == shape:
-                    return found  # type: ignore[no-any-return]
-        return None
-
-    return template
-
 
 _OTHER_NAMES = {
     **dict.fromkeys(("latest", "last", "newest", "true", "yes", "on", "1"), "auto"),
@@ -192,18 +160,26 @@ def _agree_on_fault(error: Exception | None) -> str | None:
 def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     """Read a verified checkpoint of a run, as far as it concerns this rank.
 
+    Weights and moments are on the meta device until `Loaded.finish_reading` reads them into the
+    memory of the engine, so call that when the state is known to fit.
+
     If it was saved in another layout, or in one of logical ranks, the state of each rank is taken
     from rank 0.
 
     Raises:
         CheckpointError: it is damaged, or is not a checkpoint of a run.
     """
-    same_on_all = engine.parallel_model.logical_ranks is not None
-    other = was_saved_in_another_layout(Manifest.read(path).info, engine)
-    rank = 0 if same_on_all or other else None
-    loaded = read_checkpoint(path, sharding_template(engine), rank)
-    if not isinstance(loaded.shared, dict) or not {"model", "engine", "run"} <= set(loaded.shared):
+    reader = CheckpointReader(path)
+    values, info = reader.values, reader.manifest.info
+    if not isinstance(values, dict) or not {"model", "engine", "run"} <= values.keys():
         raise CheckpointError(f"'{path}' is a checkpoint, but not of a run")
+    same_on_all = engine.parallel_model.logical_ranks is not None
+    other = was_saved_in_another_layout(info, engine)
+    sharded, later = sharding_template(engine), set() if is_imported(info) else trained_keys(values)
+    loaded = reader.read(
+        lambda key, *kind: (outline if key in later else sharded)(key, *kind),
+        rank=0 if same_on_all or other else None,
+    )
     if "history" in loaded.shared:  # an imported checkpoint has none
         loaded.shared["history"] = read_history(loaded.shared["history"], path)
     model = unwrap(engine.model)
@@ -216,7 +192,16 @@ def load_checkpoint(path: Path, engine: Engine) -> Loaded:
     own = loaded.own or {}
     loaded.shared["hooks"] |= own.get("hooks", {})
     loaded.shared |= {part: own[part] for part in ("events", "step", "schedule") if part in own}
+    loaded.finish_reading = lambda: _read_trained(reader, loaded.shared, engine)
     return loaded
+
+
+def _read_trained(reader: CheckpointReader, shared: dict[str, Any], engine: Engine) -> None:
+    """Read weights and moments into the memory of an engine that they fit."""
+    values = reader.values
+    memory = trained_memory(engine, values)
+    shared["model"] = reader.read_part(values["model"], memory)
+    shared["engine"]["optimizers"] = reader.read_part(values["engine"]["optimizers"], memory)
 
 
 def was_saved_in_another_layout(info: Mapping[str, Any], engine: Engine) -> bool:

@@ -168,7 +168,7 @@ class RunState:
         """
         shared, run = saved.shared, self.run
         length = ScheduleLength(run)
-        self.restore_trained(shared)
+        self.restore_trained(saved)
         length.restore(saved.info["settings"]["total_steps"], shared["run"]["limits"][0])
         if isinstance(self.step, Stateful) and shared["step"]:
             self.step.load_state_dict(shared["step"])
@@ -191,10 +191,12 @@ class RunState:
             run.requests.stop_reason = shared["run"]["ended"]
         return restored
 
-    def restore_trained(self, shared: Mapping[str, Any]) -> None:
+    def restore_trained(self, saved: Loaded) -> None:
         """Restore the model, what trains it, and the counters."""
+        shared = saved.shared
         _check_counters(shared["run"])
         _check_fits(self.run.engine, shared)
+        saved.finish_reading()
         self.run.engine.load_state_dict({"model": shared["model"], **shared["engine"]})
         for name in _COUNTERS:
             setattr(self.run, name, shared["run"][name])

@@ -199,9 +199,9 @@ class Blobs:
         while True:
             try:
                 found = request()
-            except FileNotFoundError:
-                raise FileNotFoundError(errno.ENOENT, "it does not exist", self._at(key)) from None
             except Exception as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # it is about a file on the local disk
                 fault = self._fault(error, key)
                 spent = time.monotonic() - began
                 if fault.errno != errno.EIO or spent + pause > self.patience:
@@ -226,9 +226,13 @@ class Blobs:
     def _fault(self, error: Exception, key: str) -> OSError:
         """Return an error without the text of the library, which may hold signed addresses."""
         kinds = self._api.exceptions
+        if isinstance(error, FileNotFoundError):
+            return FileNotFoundError(errno.ENOENT, "it does not exist", self._at(key))
         if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
             reason = f"the store denies access ({_kind(error)}): check the credentials in the "
             return PermissionError(errno.EACCES, f"{reason}environment", self._at(key))
+        if isinstance(error, ValueError | TypeError):  # such as an empty part in its name
+            return OSError(errno.EINVAL, "it is not a name of an object", self._at(key))
         if isinstance(error, kinds.NotSupportedError | kinds.InvalidPathError):
             return OSError(
                 errno.EINVAL, f"the store cannot do this ({_kind(error)})", self._at(key)

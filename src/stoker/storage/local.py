@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
-from mmap import ACCESS_COPY, mmap
+from mmap import ACCESS_COPY, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 
 import xxhash
@@ -40,7 +40,6 @@ class LocalStorage:
     def __init__(self, folder: Path, *, may_be_link: bool = True) -> None:
         self.folder = folder
         self._may_be_link = may_be_link
-        self._maps: dict[str, tuple[object, mmap]] = {}
 
     def __str__(self) -> str:
         """Return the path of the folder."""
@@ -73,11 +72,18 @@ class LocalStorage:
             return file.read()
 
     def read_range(self, name: str, start: int, length: int) -> memoryview:
-        """Return part of a memory map of the file; the disk is read when a byte is used."""
-        found = memoryview(self._map(name))[start : start + length] if length else memoryview(b"")
-        if len(found) != length:
-            raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
-        return found
+        """Return part of the file as a memory map; the disk is read when a byte is used.
+
+        The map lasts as long as the buffer, so that what was read does not stay in memory.
+        """
+        with self._open(name) as file:
+            if os.fstat(file.fileno()).st_size < start + length:
+                raise ValueError(f"'{name}' in '{self}' is shorter than {start + length} bytes")
+            if not length:
+                return memoryview(b"")
+            before = start % ALLOCATIONGRANULARITY
+            mapped = mmap(file.fileno(), before + length, access=ACCESS_COPY, offset=start - before)
+        return memoryview(mapped)[before:]
 
     def blocks(self, name: str, cuts: Iterable[int], most: int) -> Iterator[bytes]:
         """Yield a file in blocks of at most ``most`` bytes, cut also at these positions.
@@ -107,18 +113,6 @@ class LocalStorage:
             if error.errno == errno.ELOOP:
                 error.strerror = "it is a link, which is not followed"
             raise
-
-    def _map(self, name: str) -> mmap:
-        """Map a file into memory once, unless it has changed since."""
-        path = os.path.join(self.folder, name)  # faster than a Path: it is called for every tensor
-        status = os.stat(path)
-        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self._maps.get(name)
-        if known is None or known[0] != version:
-            with self._open(name) as file:
-                known = version, mmap(file.fileno(), 0, access=ACCESS_COPY)
-            self._maps[name] = known
-        return known[1]
 
     def checksum(self, name: str) -> str:
         """Return the checksum of a file, read again from the disk where the system allows it."""

@@ -51,14 +51,26 @@ def unflatten(tensors: Mapping[str, Tensor], values: Json) -> Any:
     return _Unflattener(tensors).decode(values)
 
 
-def tensor_names(values: Json) -> set[str]:
-    """Return the keys of all tensors that a JSON tree refers to."""
-    if isinstance(values, list):
-        return set().union(*map(tensor_names, values))
-    if not isinstance(values, dict):
-        return set()
-    found = {values["$tensor"]} if "$tensor" in values else set()
-    return found.union(*map(tensor_names, values.values()))
+def tensor_nodes(values: Json) -> dict[str, dict[str, Json]]:
+    """Return, by its key, the node of each tensor that a JSON tree refers to.
+
+    The node of a tensor that holds a numpy array is that of the array.
+    """
+    found: dict[str, dict[str, Json]] = {}
+    waiting = [values]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            array = node.get("$array")
+            if isinstance(array, dict) and "$tensor" in array:
+                found[array["$tensor"]] = node
+                continue
+            if "$tensor" in node:
+                found[node["$tensor"]] = node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return found
 
 
 def unsupported(path: tuple[str, ...], what: str, expected: str = _EXPECTED) -> TypeError:
@@ -227,8 +239,10 @@ class _Unflattener:
             tensor = self._tensors[name]
             if "complex" in node:
                 tensor = torch.view_as_complex(tensor)
-            if "stride" in node:
-                tensor = _permuted(tensor.shape, node["stride"], tensor.dtype).copy_(tensor)
+            if "stride" in node and not tensor.is_meta and not is_sharded(tensor):
+                permuted = new_permuted(tensor.shape, node["stride"], tensor.dtype)
+                is_permuted = tensor.stride() == permuted.stride()
+                tensor = tensor if is_permuted else permuted.copy_(tensor)
             self._made[name] = tensor
         made: Tensor = self._made[name]
         return made
@@ -256,7 +270,7 @@ def _numpy_dtype(node: dict[str, Json]) -> "np.dtype[Any]":
     return np.dtype(node["dtype"])
 
 
-def _permuted(shape: torch.Size, stride: list[int], dtype: torch.dtype) -> Tensor:
+def new_permuted(shape: tuple[int, ...], stride: list[int], dtype: torch.dtype) -> Tensor:
     """Return a new tensor with these strides, which must be a permutation of contiguous ones."""
     expected = 1
     for step, size in sorted(zip(check_dimensions(stride, "a stride"), shape, strict=True)):

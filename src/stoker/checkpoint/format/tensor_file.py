@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,9 @@ DTYPES: dict[torch.dtype, str] = {
 
 _BLOCK = 8 << 20
 """Bytes to read at once, so that many small tensors take few calls."""
+
+_LARGEST_BLOCK = 16 << 20
+"""Bytes of a tensor to copy at once, so that memory never holds a second copy of a large one."""
 
 _LARGEST_HEADER = 1 << 28
 """The largest header, in bytes."""
@@ -157,18 +160,46 @@ class TensorReader:
 
     def view(self, key: str) -> Tensor:
         """Return a tensor of the file, backed by its bytes: clone it to keep it."""
-        entry, offset = self.entries[key], self._offsets[key]
-        count = math.prod(entry.shape)
+        entry = self.entries[key]
+        return self._elements(key, 0, math.prod(entry.shape)).view(entry.shape)
+
+    def read_into(self, key: str, target: Tensor, offsets: Sequence[int] = ()) -> None:
+        """Copy a tensor of the file, or a part of it, into one in memory, block by block.
+
+        Args:
+            key: the name of the tensor.
+            target: receives the part; it has the shape of the part, and any strides.
+            offsets: where the part begins in each dimension; by default at the beginning.
+        """
+        shape = self.entries[key].shape
+        if target.numel() == 0:
+            return
+        if tuple(target.shape) == shape and target.is_contiguous():
+            target, shape, offsets = target.view(-1), (target.numel(),), ()
+        first, *others = offsets or (0,) * len(shape)
+        row = math.prod(shape[1:])
+        at_once = max(1, _LARGEST_BLOCK // (row * self.entries[key].dtype.itemsize))
+        for begin in range(0, target.shape[0], at_once):
+            into = target[begin : begin + at_once]
+            part = self._elements(key, (first + begin) * row, into.shape[0] * row)
+            part = part.view(into.shape[0], *shape[1:])
+            for dim, offset in enumerate(others, 1):
+                part = part.narrow(dim, offset, into.shape[dim])
+            into.copy_(part)
+
+    def _elements(self, key: str, first: int, count: int) -> Tensor:
+        """Return consecutive elements of a tensor, backed by the bytes of the file."""
+        dtype = self.entries[key].dtype
         if count == 0:
-            return torch.empty(entry.shape, dtype=entry.dtype)
-        size = count * entry.dtype.itemsize
+            return torch.empty(0, dtype=dtype)
+        offset, size = self._offsets[key] + first * dtype.itemsize, count * dtype.itemsize
         if not self._begin <= offset <= offset + size <= self._begin + len(self._block):
+            self._block = memoryview(b"")  # its memory is free before more is used
             length = max(size, min(_BLOCK, self._end - offset))
             self._block = self._storage.read_range(self._name, offset, length)
             self._begin = offset
         at = offset - self._begin
-        flat = torch.frombuffer(self._block, dtype=entry.dtype, count=count, offset=at)
-        return flat.view(entry.shape)
+        return torch.frombuffer(self._block, dtype=dtype, count=count, offset=at)
 
 
 def _read_entry(name: str, field: Any) -> tuple[TensorEntry, int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
+from stoker.checkpoint.format.state_tree import flatten, tensor_nodes, unflatten
 
 _EXTRA = "extra_state"
 
@@ -66,6 +66,6 @@ def list_weights(path: Path) -> dict[str, Any]:
     if text is None:
         return dict(found)
     values = json.loads(text)
-    within = tensor_names(values)
+    within = tensor_nodes(values)
     extra = unflatten({name: found[name].read() for name in within}, values)[_EXTRA]
     return {name: one for name, one in found.items() if name not in within} | dict(extra)

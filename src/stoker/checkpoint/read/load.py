@@ -1,16 +1,24 @@
 """Verify a checkpoint, and load it, or part of it, into memory."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import MODEL, STATE, open_checkpoint, rank_file
-from stoker.checkpoint.format.state_tree import flatten, tensor_names, unflatten
+from stoker.checkpoint.format.state_tree import (
+    Json,
+    flatten,
+    new_permuted,
+    tensor_nodes,
+    unflatten,
+)
 from stoker.checkpoint.format.tensor_file import TensorReader
 from stoker.checkpoint.format.validation import cause, reading
 from stoker.checkpoint.read.stored_tensors import StoredTensors, Template
@@ -77,6 +85,7 @@ class Loaded:
         own: the state of this rank alone; None if the checkpoint has no such rank.
         info: what was passed to the save as ``info``.
         world_size: the number of processes that saved it.
+        finish_reading: reads the tensors of ``shared`` that are still on the meta device.
     """
 
     step: int
@@ -84,21 +93,61 @@ class Loaded:
     own: Any
     info: dict[str, Any]
     world_size: int
+    finish_reading: Callable[[], None] = lambda: None
+
+
+class CheckpointReader:
+    """Reads a complete checkpoint in portions: first what decides whether it fits, then tensors.
+
+    Attributes:
+        manifest: the manifest.
+        values: the shared state as a JSON tree.
+    """
+
+    def __init__(self, location: str | Path | Storage) -> None:
+        self._storage = open_checkpoint(location)
+        self._read: dict[str, Tensor] = {}
+        with self._reading():
+            self.manifest = Manifest.read(self._storage)
+            self.values: Json = json.loads(self._storage.read(STATE))
+            self._stored = StoredTensors(self._storage, self.manifest)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading(f"checkpoint '{self._storage}'")
+
+    def read(self, template: Template, rank: int | None = None) -> Loaded:
+        """Return the contents; tensors that the template puts on the meta device are not read."""
+        shared, manifest = self.read_part(self.values, template), self.manifest
+        with self._reading():
+            own = read_own(self._storage, manifest, dist.rank() if rank is None else rank)
+        return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
+
+    def read_part(self, node: Json, template: Template) -> Any:
+        """Return part of the shared state; tensors that have been read already are not read again.
+
+        Args:
+            node: a node of `values`.
+            template: the memory of each tensor.
+        """
+        with self._reading():
+            nodes = tensor_nodes(node)
+
+            def memory(key: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
+                found = template(key, shape, dtype)
+                if found is None and "stride" in nodes[key]:
+                    return new_permuted(shape, nodes[key]["stride"], dtype)
+                return found
+
+            found = self._stored.read(nodes.keys() - self._read.keys(), memory)
+            self._read |= {key: one for key, one in found.items() if not one.is_meta}
+            return unflatten(found | self._read, node)
 
 
 def read_checkpoint(
     location: str | Path | Storage, into: Any = None, rank: int | None = None
 ) -> Loaded:
     """Read a complete checkpoint; see `Checkpoints.load`."""
-    storage = open_checkpoint(location)
-    template: Template = into if callable(into) else _template_of(into)
-    with reading(f"checkpoint '{storage}'"):
-        manifest = Manifest.read(storage)
-        values = json.loads(storage.read(STATE))
-        tensors = StoredTensors(storage, manifest).read(tensor_names(values), template)
-        shared = unflatten(tensors, values)
-        own = read_own(storage, manifest, dist.rank() if rank is None else rank)
-        return Loaded(manifest.step, shared, own, manifest.info, manifest.world_size)
+    return CheckpointReader(location).read(_template_of(into), rank)
 
 
 def read_weights(location: str | Path | Storage) -> dict[str, Any]:
@@ -107,23 +156,33 @@ def read_weights(location: str | Path | Storage) -> dict[str, Any]:
     with reading(f"checkpoint '{storage}'"):
         stored = StoredTensors(storage, Manifest.read(storage))
         values = _extra_values(json.loads(storage.read(STATE)))
-        within = tensor_names(values)
+        within = tensor_nodes(values)
         keys = {key for key in stored.tensors if key.startswith(MODEL) and key not in within}
         weights = {key.removeprefix(MODEL): one for key, one in stored.read(keys).items()}
         return weights | dict(unflatten(stored.read(within), values))
 
 
+def model_keys(state: Any) -> dict[str, str]:
+    """Return the key of each tensor of the model by its name, from a JSON tree."""
+    model = _model_values(state)
+    return {name: one["$tensor"] for name, one in model.items() if _is_tensor(one)}
+
+
 def _extra_values(state: Any) -> dict[str, Any]:
     """Return the values of the model in a JSON tree that are not tensors, by name."""
+    return {name: one for name, one in _model_values(state).items() if not _is_tensor(one)}
+
+
+def _model_values(state: Any) -> dict[str, Any]:
     model = state.get("model") if isinstance(state, dict) else None
     if isinstance(model, dict) and "$ordered" in model:
         model = dict(model["$ordered"])
     found = model.items() if isinstance(model, dict) else ()
-    return {
-        name: value
-        for name, value in found
-        if not name.startswith("$") and not (isinstance(value, dict) and "$tensor" in value)
-    }
+    return {name: one for name, one in found if not name.startswith("$")}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and "$tensor" in value
 
 
 def read_own(location: str | Path | Storage, manifest: Manifest, rank: int) -> Any:
@@ -141,13 +200,15 @@ def read_own(location: str | Path | Storage, manifest: Manifest, rank: int) -> A
 
 
 def _template_of(into: Any) -> Template:
-    """Return a function that finds the tensor of a key in a state of the same structure."""
+    """Return a function that makes tensors sharded like those of a state of the same structure."""
     tensors, _ = flatten(into)
 
-    def template(key: str, shape: tuple[int, ...]) -> Tensor | None:
+    def template(key: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
         found = tensors.get(key)
-        if found is None or not is_sharded(found) or tuple(found.shape) == shape:
-            return found
+        if found is None or not is_sharded(found):
+            return None
+        if tuple(found.shape) == shape:
+            return torch.empty_like(found, dtype=dtype)
         shapes = f"{list(shape)} in the checkpoint and {list(found.shape)} in this run"
         raise CheckpointError(f"'{key}' has shape {shapes}, expected the same shape")
 

@@ -57,13 +57,10 @@ class PieceReader(StorageReader):
         for item in plan.items:
             offset = item.storage_index.offset
             assert offset is not None
-            part = self._stored.piece(item.storage_index.fqn, tuple(offset))
-            for dim, (start, length) in enumerate(
-                zip(item.storage_offsets, item.lengths, strict=True)
-            ):
-                part = part.narrow(dim, start, length)
             target = planner.resolve_tensor(item).detach()
-            target.copy_(part)
+            self._stored.read_piece(
+                item.storage_index.fqn, tuple(offset), target, tuple(item.storage_offsets)
+            )
             planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
@@ -77,7 +74,7 @@ class PieceReader(StorageReader):
     def _describe(self, key: str) -> TensorStorageMetadata:
         stored = self._stored.tensors[key]
         chunks = [
-            ChunkStorageMetadata(Size(offset), self._stored.piece(key, offset).shape)
+            ChunkStorageMetadata(Size(offset), Size(self._stored.piece_shape(key, offset)))
             for offset in stored.pieces
         ]
         return TensorStorageMetadata(TensorProperties(stored.dtype), Size(stored.shape), chunks)

@@ -1,7 +1,6 @@
 """The shared tensors of a checkpoint, each in one piece or in several."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,8 +14,11 @@ from stoker.checkpoint.format.validation import check_tiling, reading
 from stoker.core.tree import is_sharded
 from stoker.storage import Storage
 
-Template: TypeAlias = Callable[[str, tuple[int, ...]], Tensor | None]
-"""Returns, for the key and shape of a tensor, a DTensor that is sharded as it should be loaded."""
+Template: TypeAlias = Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]
+"""Returns the tensor to read into, for a key, shape and dtype; None to read into new memory.
+
+One on the meta device is not read. A DTensor receives the shard of this process.
+"""
 
 
 @dataclass(slots=True)
@@ -76,22 +78,37 @@ class StoredTensors:
         file, name = self.tensors[key].pieces[offset]
         return self._readers[file].view(name)
 
+    def piece_shape(self, key: str, offset: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of one piece of a tensor."""
+        file, name = self.tensors[key].pieces[offset]
+        return self._readers[file].entries[name].shape
+
+    def read_piece(
+        self, key: str, offset: tuple[int, ...], target: Tensor, begin: Sequence[int] = ()
+    ) -> None:
+        """Copy the part of a piece that begins at ``begin`` and has the target's shape."""
+        file, name = self.tensors[key].pieces[offset]
+        self._readers[file].read_into(name, target, begin)
+
+    @torch.no_grad()
     def read(
-        self, keys: set[str], template: Template = lambda key, shape: None
+        self, keys: Iterable[str], template: Template = lambda key, shape, dtype: None
     ) -> dict[str, Tensor]:
-        """Return tensors in new memory, sharded as the template says, unsharded without one."""
+        """Return tensors in the memory that the template says, unsharded without one."""
         found, in_pieces = {}, {}
         for key in sorted(keys):
             stored = self.tensors[key]
-            pattern = template(key, stored.shape)
-            if pattern is not None and is_sharded(pattern):
-                found[key] = in_pieces[key] = torch.empty_like(pattern, dtype=stored.dtype)
+            target = template(key, stored.shape, stored.dtype)
+            if target is None:
+                target = torch.empty(stored.shape, dtype=stored.dtype)
+            found[key] = target
+            if target.is_meta:
                 continue
-            found[key] = torch.empty(stored.shape, dtype=stored.dtype)
-            if len(stored.pieces) == 1:
-                found[key].copy_(self.piece(key, next(iter(stored.pieces))))
-            elif math.prod(stored.shape):
-                in_pieces[key] = found[key]
+            if is_sharded(target) or len(stored.pieces) > 1:
+                in_pieces[key] = target
+            else:
+                self.read_piece(key, next(iter(stored.pieces)), target)
+        in_pieces = {key: one for key, one in in_pieces.items() if one.numel()}
         if in_pieces:
             from stoker.checkpoint.read.resharding import read_pieces  # imports slow packages
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from stoker.checkpoint import CheckpointError, unflatten
 from stoker.checkpoint.format.manifest import Manifest
 from stoker.checkpoint.format.names import STATE, open_checkpoint
-from stoker.checkpoint.format.state_tree import Json, tensor_names
+from stoker.checkpoint.format.state_tree import Json, tensor_nodes
 from stoker.checkpoint.format.tensor_file import DTYPES
 from stoker.checkpoint.format.validation import reading
 from stoker.checkpoint.read.load import verify_checkpoint
@@ -60,7 +60,7 @@ class Contents:
     def load(self, node: Json) -> object:
         """Load values together with their tensors."""
         with reading(f"checkpoint '{self.path}'"):
-            return unflatten(self.stored.read(tensor_names(node)), node)
+            return unflatten(self.stored.read(tensor_nodes(node)), node)
 
     def check_run(self) -> None:
         """Raise `CheckpointError` unless a run saved the checkpoint."""
