@@ -185,7 +185,13 @@ class Distributed(ParallelModel):
         if layout.tensor > 1:
             from stoker.parallel.tensor.split import split_layers  # slow to import
 
-            split_layers(model, self._mesh["tensor"], layout.plan)
+            split_layers(
+                model,
+                self._mesh["tensor"],
+                layout.plan,
+                sequence_parallel=layout.sequence_parallel,
+                loss_parallel=layout.loss_parallel,
+            )
         if layout.context > 1:
             from stoker.parallel.context import split_sequence  # slow to import
 
