@@ -43,6 +43,12 @@ def split_sequence(model: nn.Module, group: dist.ProcessGroup) -> None:
             f"{type(model).__name__} has no list of modules of one class, which context could run "
             "on parts of the sequence: use another layout"
         )
+    if any("forward" in vars(block) for block in blocks):
+        raise ValueError(
+            f"the blocks of {type(model).__name__} have a forward of their own, as "
+            "activation_checkpointing gives them, which context would replace: leave "
+            "activation_checkpointing out, or use another layout"
+        )
     _check_attention(model)
     refuse_inner_outputs(model, "context")
     example = verify.run_example(model, least=4 * dist.get_world_size(group))
