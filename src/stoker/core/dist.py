@@ -283,6 +283,30 @@ def set_now(seconds: float | None) -> None:
     _agreed_time = seconds
 
 
+def gather_reports(name: str, text: str, patience: float | None) -> list[str | None]:
+    """Return what each rank reports under a name that is used once; no collective is needed.
+
+    Args:
+        name: the same on all ranks.
+        text: the report of this rank.
+        patience: seconds to wait for each of the others; None to wait as long as for a collective.
+            A rank that has not reported by then counts as None.
+    """
+    if _alone or world_size() == 1:
+        return [text]
+    store = c10d.distributed_c10d._get_default_store()
+    store.set(f"stoker/{name}/{rank()}", text)
+    found: list[str | None] = []
+    for other in range(world_size()):
+        key = f"stoker/{name}/{other}"
+        try:
+            store.wait([key], *([] if patience is None else [timedelta(seconds=patience)]))
+            found.append(store.get(key).decode())
+        except RuntimeError:  # some stores raise nothing more special
+            found.append(None)
+    return found
+
+
 def broadcast_from_rank0(value: T) -> T:
     """Return the value of rank 0. All ranks must call it."""
     found: T = broadcast_object(value, 0)
