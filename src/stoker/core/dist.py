@@ -46,6 +46,9 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
         for name, value in found.items():
             os.environ.setdefault(name, value)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"  # cuda: untested here
+        if device_type == "cuda":  # write what ranks were waiting for if a collective times out
+            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+            os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
         limit = timedelta(seconds=timeout) if timeout is not None else None
         c10d.init_process_group(backend, timeout=limit, **_store_of_attempt())
         atexit.register(disconnect)
