@@ -352,7 +352,8 @@ def wrap_model(
     A model on the meta device gets its values: of shards, each process allocates only its own.
     """
     optimizers = list(optimizers)
-    if is_meta(model) and (layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1):
+    initializes = layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1
+    if initializes and is_meta(model) and device.type != "meta":
         before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
         materialize(model, device)
         _replace(optimizers, before, model)
