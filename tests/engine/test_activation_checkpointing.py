@@ -8,7 +8,9 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from stoker import Engine, Layout
+from stoker.engine.activation_checkpointing import checkpoint_activations
 from stoker.nn import Transformer
+from stoker.parallel.context import split_sequence
 from support.pool import pool
 from support.tasks.recomputed import gradients_in
 
@@ -145,3 +147,10 @@ def test_copies_and_shards_have_the_same_bits(layout):
     ):
         for one in found:
             assert one == expected
+
+
+def test_context_does_not_drop_it_silently():
+    model = Transformer(9, 8, width=8, layers=2, heads=2)
+    checkpoint_activations(model, "blocks")
+    with pytest.raises(ValueError, match="as activation_checkpointing gives them, which context"):
+        split_sequence(model, None)

@@ -1,12 +1,17 @@
 """Each process of a machine takes its own device. The accelerators are imitated: none was there."""
 
+import os
+from datetime import timedelta
+
 import pytest
 import torch
 from torch import nn
 
 from stoker import Engine
+from stoker.core import dist
 from stoker.core.dist import local_rank
 from stoker.engine.checks import resolve_device
+from stoker.parallel.parallel_model import ParallelModel
 
 JOB = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 OF_LAUNCHERS = (
@@ -116,3 +121,43 @@ def test_an_engine_selects_its_device(machine):
     assert made.model.weight.is_meta
     Engine(nn.Linear(2, 2), device="cpu")
     assert selected == [2]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_nccl_gets_a_timeout_and_records_collectives(monkeypatch, device):
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.delenv(name)
+    calls = []
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda *args, **options: calls.append((args, options)),
+    )
+    monkeypatch.setattr(dist.atexit, "register", lambda function: None)
+    monkeypatch.setenv(names[0], "50")  # yours is kept
+    dist.connect(device, timeout=30)
+    ((backend,), options) = calls[0]
+    assert backend == ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    assert options["timeout"] == timedelta(seconds=30)
+    assert os.environ[names[0]] == "50"
+    assert os.environ.get(names[1]) == ("1" if device == "cuda" else None)
+
+
+def test_only_pinned_memory_is_copied_without_waiting(monkeypatch):
+    calls = []
+
+    class Recorded(torch.Tensor):
+        def to(self, device, non_blocking=False):
+            calls.append((str(device), non_blocking))
+            return self
+
+        def is_pinned(self):
+            return self.numel() == 2
+
+    pinned, pageable = (torch.zeros(n).as_subclass(Recorded) for n in (2, 3))
+    ParallelModel().place({"x": pinned, "y": [pageable]}, torch.device("cuda", 1))
+    assert calls == [("cuda:1", True), ("cuda:1", False)]

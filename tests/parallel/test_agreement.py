@@ -6,7 +6,7 @@ import pytest
 
 from support.killable_run import same
 from support.pool import pool
-from support.tasks import layouts
+from support.tasks import batch_sizes, layouts
 
 pytestmark = pytest.mark.process
 
@@ -48,3 +48,13 @@ def test_a_signal_to_one_process_ends_both_at_the_same_step_with_a_checkpoint(tm
     assert first == second
     assert first[1:] == (True, "preempted by SIGTERM")
     assert (tmp_path / "checkpoints" / f"step-{first[0]:08}" / "MANIFEST.json").is_file()
+
+
+def test_ranks_agree_on_a_batch_size():
+    assert pool().run(2, batch_sizes.batch_sizes, [16, 7]) == [4, 4]
+
+
+def test_a_rank_that_runs_out_of_memory_does_not_wait_for_one_that_waits_for_it():
+    _, error = pool().run(2, batch_sizes.stuck_batch_size)
+    assert "rank 1 has run out of memory with batches of 4, while rank 0 waits for it" in error
+    assert "pass largest=2" in error

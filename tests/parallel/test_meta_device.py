@@ -113,3 +113,49 @@ def test_buffers_of_transformers_are_computed_again():
     Engine(model)
     assert same(dict(model.named_buffers()), dict(expected.named_buffers()))
     assert same(model.state_dict(), expected.state_dict())
+
+
+def on_meta(make):
+    with torch.device("meta"):
+        return make()
+
+
+def test_a_parameter_that_is_set_in_part_is_refused():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(3, 2))
+            self.reset_parameters()
+
+        def reset_parameters(self):
+            nn.init.ones_(self.table[0])
+
+    with pytest.raises(ValueError, match=r"1 parameters or buffers of Tokens .* \(first: table\)"):
+        Engine(on_meta(Tokens))
+
+
+def test_a_tensor_that_is_no_buffer_is_refused():
+    class Scaled(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.scale = torch.ones(2)
+
+    with pytest.raises(
+        ValueError, match=r"scale of Scaled is a tensor on the meta device, but not"
+    ):
+        Engine(on_meta(Scaled))
+
+
+def test_a_value_that_only_the_constructor_sets_is_reported(caplog):
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(2, 2)
+            nn.init.constant_(self.gate.bias, -2.0)
+
+    with caplog.at_level("WARNING"):
+        Engine(on_meta(lambda: nn.Linear(2, 2)))
+        assert not caplog.messages
+        Engine(on_meta(Gated))
+    assert "1 parameters of Gated were set more often" in caplog.text
+    assert "(first: gate.bias)" in caplog.text

@@ -165,6 +165,14 @@ def test_a_batch_size_that_never_divides_is_logged():
 
 
 @pytest.mark.process
+def test_each_stage_drops_other_values_in_each_micro_batch():
+    (first, then), (second, then_too) = pool().run(2, tasks.dropped)
+    masks = [tuple(mask) for mask in first + second]
+    assert len({mask for mask in masks if not all(mask)}) == 8  # 2 stages, steps and micro-batches
+    assert then == then_too
+
+
+@pytest.mark.process
 def test_calling_a_remote_part_names_its_process():
     first, last = pool().run(2, tasks.call_of_the_model)
     assert "is in pipeline stage 1, in process 1 of the pipeline" in first

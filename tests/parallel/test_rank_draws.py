@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stoker.parallel.rank_draws import RankDraws, has_dropout
+from stoker.parallel.rank_draws import RankDraws, has_dropout, own_draws
 
 
 def draws_of(rank, parts=1):
@@ -37,6 +37,21 @@ def test_a_part_that_does_not_end_leaves_nothing_behind():
     before = torch.get_rng_state()
     draws.end()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_context_in_which_nothing_is_drawn_leaves_the_generators_as_they_were():
+    torch.manual_seed(4)
+    expected, then = torch.rand(3).tolist(), set()
+    torch.manual_seed(4)
+    with own_draws(1, torch.device("cpu")):
+        pass
+    assert torch.rand(3).tolist() == expected
+    for rank in (0, 1):
+        torch.manual_seed(4)
+        with own_draws(rank, torch.device("cpu")):
+            assert torch.rand(3).tolist() != expected
+        then.add(float(torch.rand(())))
+    assert len(then) == 1
 
 
 class Attention(nn.Module):

@@ -23,17 +23,20 @@ LAYOUTS = {
     "re2×te2": Layout(replicate=2, tensor=2),
     "sh2×te2": Layout(shard=2, tensor=2),
     "re2×sh2×te2": Layout(replicate=2, shard=2, tensor=2),
+    "te2+seq": Layout(tensor=2, sequence_parallel=True),
+    "te2+loss": Layout(tensor=2, loss_parallel=True),
+    "te4+both": Layout(tensor=4, sequence_parallel=True, loss_parallel=True),
+    "re2×te2+both": Layout(replicate=2, tensor=2, sequence_parallel=True, loss_parallel=True),
+    "sh2×te2+both": Layout(shard=2, tensor=2, sequence_parallel=True, loss_parallel=True),
     "co2": Layout(context=2),
     "co4": Layout(context=4),
     "re2×co2": Layout(replicate=2, context=2),
     "co2×sh2": Layout(context=2, shard=2),
     "co2×te2": Layout(context=2, tensor=2),
+    "co2×te2+loss": Layout(context=2, tensor=2, loss_parallel=True),
 }
 REFUSED = {("t5", name) for name in LAYOUTS if "co" in name} | {("vit", "co4")}
 """T5 computes its bias of positions within the blocks; the images of ViT are 5 positions."""
-
-IN_FLOAT32 = {("gemma", name) for name in LAYOUTS if "te" not in name or "×" in name}
-"""Gemma adds up the gradients of its norms in float32, in another order for parts of a batch."""
 
 ALL = os.environ.get("STOKER_MODELS") == "all"
 CASES = [
@@ -52,7 +55,7 @@ def alone(model, tied, accumulate):
     return stock_models.trained(None, model, tied, accumulate)
 
 
-def check(found, expected, limit):
+def check(found, expected, limit=1e-10):
     weights, results, predicted = found
     right_weights, right_results, right_predicted = expected
     assert weights.keys() == right_weights.keys()
@@ -67,11 +70,10 @@ def check(found, expected, limit):
 def test_a_stock_model_trains_as_in_one_process(model, layout, tied, accumulate):
     expected = alone(model, tied, accumulate)
     task = stock_models.trained
-    limit = 1e-5 if (model, layout) in IN_FLOAT32 else 1e-10
     for found in pool().run(
         LAYOUTS[layout].processes, task, LAYOUTS[layout], model, tied, accumulate
     ):
-        check(found, expected, limit)
+        check(found, expected)
 
 
 PATHS = [

@@ -41,6 +41,10 @@ class Parallel:
         None, "Sharding: gather and compute in this dtype."
     )
     plan: str | dict[str, str] = _option("auto", "Tensor: the operation per layer, or auto.")  # noqa: RUF009
+    sequence_parallel: bool = _option(
+        False, "Tensor: run norms and dropout on parts of the sequence."
+    )
+    loss_parallel: bool = _option(False, "Tensor: compute the loss on parts of the vocabulary.")
     sequence: list[str] | None = _option(None, "Pipeline: the submodules in order.")  # noqa: RUF009
     split: list[str] | None = _option(None, "Pipeline: the first submodule of each later stage.")  # noqa: RUF009
     schedule: str = _option("1f1b", "Pipeline: gpipe, 1f1b, interleaved or zero-bubble.")

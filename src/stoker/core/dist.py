@@ -46,6 +46,9 @@ def connect(device_type: str = "cpu", *, timeout: float | None = None) -> None:
         for name, value in found.items():
             os.environ.setdefault(name, value)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"  # cuda: untested here
+        if device_type == "cuda":  # write what ranks were waiting for if a collective times out
+            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+            os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
         limit = timedelta(seconds=timeout) if timeout is not None else None
         c10d.init_process_group(backend, timeout=limit, **_store_of_attempt())
         atexit.register(disconnect)
@@ -287,6 +290,30 @@ def set_now(seconds: float | None) -> None:
     """Set the time that all ranks agreed on; None gives each rank its own clock."""
     global _agreed_time  # noqa: PLW0603
     _agreed_time = seconds
+
+
+def gather_reports(name: str, text: str, patience: float | None) -> list[str | None]:
+    """Return what each rank reports under a name that is used once; no collective is needed.
+
+    Args:
+        name: the same on all ranks.
+        text: the report of this rank.
+        patience: seconds to wait for each of the others; None to wait as long as for a collective.
+            A rank that has not reported by then counts as None.
+    """
+    if _alone or world_size() == 1:
+        return [text]
+    store = c10d.distributed_c10d._get_default_store()
+    store.set(f"stoker/{name}/{rank()}", text)
+    found: list[str | None] = []
+    for other in range(world_size()):
+        key = f"stoker/{name}/{other}"
+        try:
+            store.wait([key], *([] if patience is None else [timedelta(seconds=patience)]))
+            found.append(store.get(key).decode())
+        except RuntimeError:  # some stores raise nothing more special
+            found.append(None)
+    return found
 
 
 def broadcast_from_rank0(value: T) -> T:

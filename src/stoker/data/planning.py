@@ -1,5 +1,7 @@
 """What to know before a fit: the number of its steps, and the largest batch that fits."""
 
+import itertools
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,6 +46,11 @@ def total_steps(
     return feeder.steps * (count_of("epochs", epochs) or 0)
 
 
+_attempts = itertools.count()
+_PATIENCE = 60.0
+"""Seconds for which a rank that has run out of memory waits to hear of the others."""
+
+
 def find_batch_size(attempt: Callable[[int], Any], *, start: int = 1, largest: int = 65_536) -> int:
     """Return the largest batch size, doubled from ``start``, that does not run out of memory.
 
@@ -52,6 +59,8 @@ def find_batch_size(attempt: Callable[[int], Any], *, start: int = 1, largest: i
         )
 
     A ``fast_dev_run`` changes nothing, so the training that follows is the same as without it.
+    Ranks agree on the size. If memory runs out on one of them while others wait for it in a
+    collective, as with shards, it raises an error that names the size.
 
     Args:
         attempt: trains some steps with batches of this size. Errors other than running out of
@@ -64,15 +73,15 @@ def find_batch_size(attempt: Callable[[int], Any], *, start: int = 1, largest: i
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     found, size = 0, start
-    while size <= largest and _fits(attempt, size):
+    while size <= largest and _fits(attempt, size, next(_attempts)):
         found, size = size, 2 * size
     if not found:
         raise ValueError(f"not even a batch of {start} fits into memory")
     return found
 
 
-def _fits(attempt: Callable[[int], Any], size: int) -> bool:
-    fits = True
+def _fits(attempt: Callable[[int], Any], size: int, number: int) -> bool:
+    fits, begun = True, time.monotonic()
     try:
         attempt(size)
     except (RuntimeError, MemoryError) as error:
@@ -80,4 +89,16 @@ def _fits(attempt: Callable[[int], Any], size: int) -> bool:
             raise
         fits = False
     free_memory()
-    return bool(dist.all_reduce_max(0.0 if fits else 1.0)[0] == 0.0)
+    if dist.members() is not None:
+        return bool(dist.all_reduce_max(0.0 if fits else 1.0)[0] == 0.0)
+    # Other ranks may wait for this one in a collective, so it does not wait for them there.
+    patience = None if fits else max(_PATIENCE, 2 * (time.monotonic() - begun))
+    reports = dist.gather_reports(f"batch-size/{number}", "fits" if fits else "full", patience)
+    waiting = [rank for rank, report in enumerate(reports) if report is None]
+    if waiting and not fits:
+        raise RuntimeError(
+            f"rank {dist.rank()} has run out of memory with batches of {size}, while rank "
+            f"{waiting[0]} waits for it in a collective: pass largest={max(size // 2, 1)}, so that "
+            "all ranks finish every attempt"
+        )
+    return reports == ["fits"] * len(reports)

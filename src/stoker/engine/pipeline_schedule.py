@@ -31,6 +31,7 @@ from stoker.parallel.pipeline.stage_plan import (
     microbatches_for,
 )
 from stoker.parallel.pipeline.stages import Call
+from stoker.parallel.rank_draws import own_draws
 
 _log = get_logger()
 
@@ -110,8 +111,9 @@ class PipelineSchedule:
             )
         stages = self._stages_of(engine)
         losses = _Losses(context)
-        for sequence in self._sequences(context, stages):
-            self._drive(context, stages, sequence, losses)
+        with own_draws(stages.rank, engine.device):  # dropout masks of stages would repeat
+            for sequence in self._sequences(context, stages):
+                self._drive(context, stages, sequence, losses)
         stages.share_tied_gradients()
         engine.parallel_model.after_backward()
         self._correct_weights(engine, stages, losses)

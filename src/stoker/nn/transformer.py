@@ -53,6 +53,13 @@ class Transformer(nn.Module):
         if self.head.weight is self.embed.tokens.weight:
             nn.init.normal_(self.head.weight, std=self.head.in_features**-0.5)
 
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """A batch with which layouts try the model before they split it."""
+        length, vocabulary = min(self.embed.positions.num_embeddings, 16), self.head.out_features
+        tokens = torch.arange(2 * length).view(2, length) * 5 % vocabulary
+        return {"tokens": tokens.to(self.head.weight.device)}
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores (batch, length, vocabulary) for tokens of shape (batch, length)."""
         scores: Tensor = self.head(self.norm(self.blocks(self.embed(tokens))))

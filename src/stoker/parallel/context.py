@@ -6,7 +6,6 @@ losses and metrics are those of one process.
 """
 
 import inspect
-from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from stoker.core.tree import map_tensors, tensors
+from stoker.parallel.inner_outputs import refuse_inner_outputs
 from stoker.parallel.rank_draws import RankDraws, has_dropout
 from stoker.parallel.shards import blocks_of
 from stoker.parallel.tensor import verify
@@ -43,17 +43,23 @@ def split_sequence(model: nn.Module, group: dist.ProcessGroup) -> None:
             f"{type(model).__name__} has no list of modules of one class, which context could run "
             "on parts of the sequence: use another layout"
         )
-    _check_options(model)
+    if any("forward" in vars(block) for block in blocks):
+        raise ValueError(
+            f"the blocks of {type(model).__name__} have a forward of their own, as "
+            "activation_checkpointing gives them, which context would replace: leave "
+            "activation_checkpointing out, or use another layout"
+        )
+    _check_attention(model)
+    refuse_inner_outputs(model, "context")
     example = verify.run_example(model, least=4 * dist.get_world_size(group))
     region = _Region(group, drops=any(has_dropout(block) for block in blocks))
     for number, block in enumerate(blocks):
         _wrap(block, region, is_first=number == 0, is_last=number == len(blocks) - 1)
-    model.register_forward_pre_hook(_refuse_inner_outputs, with_kwargs=True)
     if example is not None:
         verify.check_output(model, example)
 
 
-def _check_options(model: nn.Module) -> None:
+def _check_attention(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     attention = getattr(config, "_attn_implementation", "sdpa")
     if attention != "sdpa":
@@ -61,19 +67,6 @@ def _check_options(model: nn.Module) -> None:
             f"{type(model).__name__} computes attention by {attention!r}, but context needs "
             "scaled_dot_product_attention: create the model with attn_implementation='sdpa'"
         )
-    for name in ("output_hidden_states", "output_attentions"):
-        if getattr(config, name, False):
-            _refuse_inner_outputs(model, (), {name: True})
-
-
-def _refuse_inner_outputs(model: nn.Module, _: Any, options: Mapping[str, Any]) -> None:
-    """Refuse outputs of single blocks: each process has only its part of them."""
-    for name in ("output_hidden_states", "output_attentions"):
-        if options.get(name):
-            raise ValueError(
-                f"{type(model).__name__} cannot return {name}: with context each process has "
-                f"only a part of the sequence there: leave {name} out"
-            )
 
 
 class _Region:

@@ -15,7 +15,7 @@ MESH_ORDER = ("pipeline", "replicate", "context", "shard", "tensor")
 
 _OPTIONS = {
     "shard": ("blocks", "reshard", "offload", "dtype"),
-    "tensor": ("plan",),
+    "tensor": ("plan", "sequence_parallel", "loss_parallel"),
     "pipeline": ("sequence", "split", "schedule", "microbatches", "virtual"),
     "replicate": ("unused",),
     "context": (),
@@ -44,6 +44,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "plan": ((str, Mapping), "'auto' or operations by layer"),
     **dict.fromkeys(("sequence", "split"), ((Sequence, type(None)), "a list of module names")),
     **dict.fromkeys(("reshard", "offload", "unused", "sync_batchnorm"), ((bool,), "True or False")),
+    **dict.fromkeys(("sequence_parallel", "loss_parallel"), ((bool,), "True or False")),
 }
 """The types of options, and how a message describes them."""
 
@@ -77,6 +78,10 @@ class Layout:
         dtype: for shard: gather and compute in this dtype ("bf16", "fp16"); gradients are reduced
             in float32.
         plan: for tensor: an operation for each layer name, or "auto".
+        sequence_parallel: for tensor: each process runs norms, dropout and residual connections
+            within the blocks on a part of the sequence, which saves memory.
+        loss_parallel: for tensor: compute a cross entropy on parts of the vocabulary, which saves
+            memory if it is large.
         sequence: for pipeline: the parts of the model in the order in which they run; needed if
             the model is not an `nn.Sequential` and has no list of blocks.
         split: for pipeline: the first part of every stage but the first; by default stages are
@@ -106,6 +111,8 @@ class Layout:
     offload: bool = False
     dtype: str | None = None
     plan: Mapping[str, str] | str = "auto"
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
     sequence: Sequence[str] | None = None
     split: Sequence[str] | None = None
     schedule: str = "1f1b"
@@ -279,6 +286,11 @@ class Layout:
         if len(used) > 1 and used not in _COMBINATIONS:
             allowed = "; ".join(" × ".join(sorted(pair)) for pair in _COMBINATIONS)
             raise ValueError(f"layout {self} is not supported: you can combine {allowed}")
+        if self.sequence_parallel and {"context", "pipeline"} & used:
+            raise ValueError(
+                f"sequence_parallel runs all blocks on parts of the sequence, but layout {self} "
+                "divides them or the sequence too: leave sequence_parallel out"
+            )
         if self.schedule == "zero-bubble" and self.shard > 1:
             raise ValueError(
                 "schedule 'zero-bubble' computes gradients in two passes, which shards do not "

@@ -1,5 +1,7 @@
 """Materialize a model that was made on the meta device, in full or one shard at a time."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -8,11 +10,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from stoker.core.log import get_logger
 from stoker.core.seed import preserve_rng
 from stoker.core.tree import is_sharded, local_part
 from stoker.parallel.optimizers import shard_like
 
 Share: TypeAlias = Callable[[Tensor], None]
+
+_log = get_logger()
 
 
 def is_meta(model: nn.Module) -> bool:
@@ -32,34 +37,72 @@ def materialize(model: nn.Module, device: torch.device, share: Share = lambda te
         device: where to allocate.
         share: copies a tensor from the process that draws the random numbers to all others.
 
+    Values that were set in a constructor are lost. A parameter that was set more often there than
+    its initialization sets it is reported in the log.
+
     Raises:
-        ValueError: some parameters or buffers would stay without values.
+        ValueError: some parameters or buffers, or parts of them, would stay without values.
     """
-    pending = _allocate(model, device)
-    found: set[str] = set()
+    _check_attributes(model)
+    changes: dict[str, int] = {}
+    pending = _allocate(model, device, changes)
+    found: Counter[str] = Counter()
     by_transformers: set[str] = set()
     for path, module in _children_first("", model):
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
-            found |= _Initialization(path, module, pending, share).run(reset)
+            found += _Initialization(path, module, pending, share).run(reset)
         if hasattr(module, "_init_weights") and hasattr(module, "init_weights"):
             init_weights: Any = module._init_weights
             for name, one in _children_first(path, module):
                 if name not in by_transformers:
                     by_transformers.add(name)
                     init = partial(init_weights, one)
-                    found |= _Initialization(name, one, pending, share).run(init)
-    missing = sorted(set(pending.values()) - found)
+                    found += _Initialization(name, one, pending, share).run(init)
+    missing = sorted(set(pending.values()) - found.keys())
+    missing = missing or _partly_set(model, set(pending.values()))
     if missing:
         raise ValueError(
             f"{len(missing)} parameters or buffers of {type(model).__name__} are on the meta "
             f"device and get no values from a reset_parameters() (first: {missing[0]}): add this "
             "method to their module, or make the model without torch.device('meta')"
         )
+    lost = [name for name, count in changes.items() if count > found[name]]
+    if lost:
+        _log.warning(
+            f"{len(lost)} parameters of {type(model).__name__} were set more often when it was "
+            f"made than by reset_parameters() (first: {lost[0]}): values that only a constructor "
+            "sets are lost on the meta device, so set them in reset_parameters()"
+        )
 
 
-def _allocate(model: nn.Module, device: torch.device) -> dict[int, str]:
-    """Give tensors on the meta device memory without values; return their names by ``id``."""
+def _check_attributes(model: nn.Module) -> None:
+    """Reject tensors without values that are neither parameters nor buffers."""
+    for path, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor) and value.is_meta:
+                raise ValueError(
+                    f"{f'{path}.{key}'.lstrip('.')} of {type(model).__name__} is a tensor on the "
+                    "meta device, but not a buffer, so it would stay without values: register it "
+                    "as a buffer, or make the model without torch.device('meta')"
+                )
+
+
+def _partly_set(model: nn.Module, names: set[str]) -> list[str]:
+    """Return the names of tensors of which some values were not set."""
+    held = chain(model.named_parameters(), model.named_buffers())
+    return [
+        name
+        for name, tensor in held
+        if name in names and tensor.is_floating_point() and local_part(tensor).isnan().any()
+    ]
+
+
+def _allocate(model: nn.Module, device: torch.device, changes: dict[str, int]) -> dict[int, str]:
+    """Give tensors on the meta device memory; return their names by ``id``.
+
+    Decimals are NaN until they are set. ``changes`` gets how often each parameter was set.
+    """
     made: dict[int, Tensor] = {}
     names: dict[int, str] = {}
     for path, module in model.named_modules():
@@ -69,9 +112,14 @@ def _allocate(model: nn.Module, device: torch.device) -> dict[int, str]:
                     continue
                 if id(old) not in made:
                     new = torch.empty_like(old, device=device)
+                    if new.is_floating_point():
+                        local_part(new.detach()).fill_(math.nan)
                     is_parameter = isinstance(old, nn.Parameter)
                     made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
-                    names[id(made[id(old)])] = f"{path}.{key}".lstrip(".")
+                    name = f"{path}.{key}".lstrip(".")
+                    names[id(made[id(old)])] = name
+                    if is_parameter:
+                        changes[name] = local_part(old)._version
                 held[key] = made[id(old)]
     model._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]  # FSDP2 finds the new ones
     return names
@@ -109,9 +157,9 @@ class _Initialization:
         self._names, self._share = names, share
 
     @torch.no_grad()
-    def run(self, init: Callable[[], Any]) -> set[str]:
-        """Call ``init``; return the names of what it has set."""
-        touched = self._touched(init) if self._tensors else []
+    def run(self, init: Callable[[], Any]) -> Counter[str]:
+        """Call ``init``; return the names of what it has set, and how often."""
+        touched = self._touched(init) if self._tensors else {}
         copies: dict[int, Any] = {}
         for key in touched:
             old = self._tensors[key]
@@ -129,10 +177,10 @@ class _Initialization:
                 self._share(new)
                 if key in copies:
                     local_part(old.detach()).copy_(local_part(shard_like(new.detach(), old)))
-        return {self._names[key] for key in touched if key in self._here}
+        return Counter({self._names[key]: touched[key] for key in touched if key in self._here})
 
-    def _touched(self, init: Callable[[], Any]) -> list[int]:
-        """Return what ``init`` sets, found by a call with tensors without values."""
+    def _touched(self, init: Callable[[], Any]) -> dict[int, int]:
+        """Return what ``init`` sets, and how often, found by a call with tensors without values."""
         given: dict[int, Any] = {}
         for key, old in self._tensors.items():
             empty = torch.empty(old.shape, dtype=old.dtype, device="meta")
@@ -143,11 +191,11 @@ class _Initialization:
         try:
             with preserve_rng():
                 init()
-            return [
-                key
+            return {
+                key: max(one._version - versions[key], 1)
                 for key, one in given.items()
                 if self._current(key) is not one or one._version != versions[key]
-            ]
+            }
         finally:
             for key, old in self._tensors.items():
                 self._put(key, old)

@@ -150,7 +150,8 @@ class ParallelModel:
         """Return the batch with its tensors on the device."""
         if hasattr(batch, "to") and not isinstance(batch, Tensor):
             return batch.to(device)
-        return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+        # Only a copy from pinned memory is safe, and faster, without waiting for it.
+        return map_tensors(lambda t: t.to(device, non_blocking=t.is_pinned()), batch)
 
 
 class Distributed(ParallelModel):
@@ -185,7 +186,13 @@ class Distributed(ParallelModel):
         if layout.tensor > 1:
             from stoker.parallel.tensor.split import split_layers  # slow to import
 
-            split_layers(model, self._mesh["tensor"], layout.plan)
+            split_layers(
+                model,
+                self._mesh["tensor"],
+                layout.plan,
+                sequence_parallel=layout.sequence_parallel,
+                loss_parallel=layout.loss_parallel,
+            )
         if layout.context > 1:
             from stoker.parallel.context import split_sequence  # slow to import
 
@@ -345,7 +352,8 @@ def wrap_model(
     A model on the meta device gets its values: of shards, each process allocates only its own.
     """
     optimizers = list(optimizers)
-    if is_meta(model) and (layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1):
+    initializes = layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1
+    if initializes and is_meta(model) and device.type != "meta":
         before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
         materialize(model, device)
         _replace(optimizers, before, model)

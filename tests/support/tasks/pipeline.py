@@ -359,3 +359,29 @@ def call_of_the_model() -> str:
     with pytest.raises(RuntimeError) as caught:
         engine.model(batch("mlp", 4, 0)[0])
     return str(caught.value)
+
+
+class Dropping(nn.Module):
+    """Notes what it drops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+        self.kept: list[list[bool]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = nn.functional.dropout(torch.ones_like(x), 0.5, self.training)
+        self.kept.append((kept != 0).flatten().tolist())
+        return x * kept * self.weight
+
+
+def dropped(steps: int = 2) -> tuple[list[list[bool]], float]:
+    """What the stage of this process drops in each micro-batch, and a number drawn afterwards."""
+    model = nn.Sequential(Dropping(), Dropping())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, nn.MSELoss(), layout=Layout(pipeline=2))
+    torch.manual_seed(11)
+    trainer = Trainer(engine, [])
+    trainer.fit([(torch.ones(4, 64), torch.ones(4, 64))], epochs=steps)
+    (stage,) = [part for part in model if isinstance(part, Dropping)]
+    return stage.kept, float(torch.rand(()))

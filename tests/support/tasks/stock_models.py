@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from stoker import Engine, Layout, Output, Step, Trainer, hooks, seed_all
+from support.tasks.stock_pipelines import InFloat64
 
-VOCABULARY, LENGTH, SAMPLES = 40, 8, 14
+VOCABULARY, LENGTH, SAMPLES, BATCH = 40, 8, 14, 8
 
 
 def causal(name: str, **more: Any) -> Any:
@@ -21,8 +22,8 @@ def causal(name: str, **more: Any) -> Any:
         sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 4}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
         config = getattr(transformers, f"{name}Config")(
-            vocab_size=VOCABULARY, max_position_embeddings=32, tie_word_embeddings=tied,
-            **{**sizes, **heads, **more, **options},
+            max_position_embeddings=32, tie_word_embeddings=tied,
+            **{"vocab_size": VOCABULARY, **sizes, **heads, **more, **options},
         )  # fmt: skip
         config._experts_implementation = "eager"  # others do not compute in float64
         return getattr(transformers, f"{name}ForCausalLM")(config)
@@ -94,11 +95,7 @@ def model_of(name: str, tied: bool = False, **options: Any) -> nn.Module:
 
 
 def samples(name: str) -> list[dict[str, Tensor]]:
-    """Samples of which each has another length: padded inputs, and labels of -100.
-
-    Models with norms in float32 get the same number of labels in each sample: losses are then
-    weighted by powers of two, which leaves the rounding of their gradients as it is.
-    """
+    """Samples of which each has another length: padded inputs, and labels of -100."""
     generator = torch.Generator().manual_seed(5)
     if name == "vit":
         images = torch.randn(SAMPLES, 1, 8, 8, dtype=torch.float64, generator=generator)
@@ -107,14 +104,9 @@ def samples(name: str) -> list[dict[str, Tensor]]:
     tokens = torch.randint(1, VOCABULARY, (SAMPLES, LENGTH), generator=generator)
     found = []
     for row, ids in enumerate(tokens):
-        place = torch.arange(LENGTH)
-        mask = (place < LENGTH - row % 4).long()
-        first = row % (LENGTH - 4) + 1
-        counted = (
-            mask.bool() if name in ("gpt2", "bert") else (place >= first) & (place < first + 4)
-        )
-        labels = torch.where(counted, ids.flip(0) if name == "t5" else ids, -100)
-        found.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
+        mask = torch.arange(LENGTH) < LENGTH - row % 4
+        labels = torch.where(mask, ids.flip(0) if name == "t5" else ids, -100)
+        found.append({"input_ids": ids, "attention_mask": mask.long(), "labels": labels})
     return found
 
 
@@ -152,7 +144,20 @@ def trained(
     steps: int | None = None,
 ) -> Any:
     """Weights, losses and predictions after training in double precision, clipped."""
-    model = model_of(name, tied, **options or {})
+    with InFloat64():
+        return _trained(layout, name, tied, accumulate, options or {}, folder, steps)
+
+
+def _trained(
+    layout: Layout | None,
+    name: str,
+    tied: bool,
+    accumulate: int,
+    options: dict[str, Any],
+    folder: Path | None,
+    steps: int | None,
+) -> Any:
+    model = model_of(name, tied, **options)
     engine = Engine(
         model, torch.optim.AdamW(model.parameters(), lr=0.02), nn.CrossEntropyLoss(),
         layout=layout, clip_norm=0.5,
@@ -164,11 +169,11 @@ def trained(
         run_dir=folder, seed=3,
     )  # fmt: skip
     data = samples(name)
-    train = DataLoader(data[:12], batch_size=4 // parts // accumulate)
-    held_out = DataLoader(data[3:], batch_size=4 // parts)
+    train = DataLoader(data[:12], batch_size=BATCH // parts // accumulate)
+    held_out = DataLoader(data[3:], batch_size=BATCH // parts)
     history = run.fit(train, held_out, epochs=2, max_steps=steps)
     results = [{key: row[key] for key in sorted(row) if "time" not in key} for row in history]
-    predicted = run.predict(DataLoader(data[5:], batch_size=4 // parts))
+    predicted = run.predict(DataLoader(data[5:], batch_size=BATCH // parts))
     return engine.weights(), results, torch.stack(list(predicted))
 
 

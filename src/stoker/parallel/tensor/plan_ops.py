@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,12 @@ from torch.distributed.tensor import (
     distribute_tensor,
 )
 from torch.nn import functional
+
+from stoker.parallel.tensor.scores import SplitScores
+from stoker.parallel.tensor.sequence import Region, with_first
+
+Enter: TypeAlias = Callable[[Tensor], DTensor]
+"""Makes the input of a layer complete, as a DTensor."""
 
 OPERATIONS = ("col", "row", "gather", "embed", "share", "divide", "sum", "repeat", "experts")
 
@@ -85,22 +91,38 @@ def are_experts(thing: object) -> bool:
     return (count, width, both) == (down[0], down[1], 2 * down[2])
 
 
-def split(module: nn.Module, operation: str, parts: int, mesh: DeviceMesh) -> None:
-    """Apply an operation to a module."""
+def split(
+    module: nn.Module, operation: str, parts: int, mesh: DeviceMesh, region: Region | None = None
+) -> None:
+    """Apply an operation to a module.
+
+    Args:
+        module: the module.
+        operation: its name, or "scores" for a "gather" that leaves scores split for the loss.
+        parts: its number of parts or heads.
+        mesh: the processes that share the module.
+        region: for a module that gets or returns a part of the sequence.
+    """
+    enter = partial(_enter, mesh) if region is None else partial(_gather, region)
     if operation == "share":
         # a function is not copied with the module; a mesh cannot be
-        module.register_forward_pre_hook(lambda *a: _share_input(mesh, *a), with_kwargs=True)
+        module.register_forward_pre_hook(
+            lambda _, args, options: with_first(args, options, enter), with_kwargs=True
+        )
         return
-    forward = _forward(module, operation, parts, mesh)
-    if operation != "sum":
-        functions = (None, None) if forward else _input_and_output_fn(operation)
-        distribute_module(module, mesh, partial(_split_parameters, operation), *functions)
+    forward = _forward(module, operation, parts, mesh, enter)
     if forward is not None:
+        if operation != "sum":
+            _split_parameters(operation, "", module, mesh)
         module.forward = MethodType(forward, module)
+        return
+    after: Placement = Replicate() if region is None else Shard(1)
+    functions = _input_and_output_fn(operation, enter, after)
+    distribute_module(module, mesh, partial(_split_parameters, operation), *functions)
 
 
 def _forward(
-    module: nn.Module, operation: str, parts: int, mesh: DeviceMesh
+    module: nn.Module, operation: str, parts: int, mesh: DeviceMesh, enter: Enter
 ) -> Callable[..., Any] | None:
     """Return the method that replaces the forward pass of the module; None if its own remains."""
     given = vars(module).get("forward")  # of this instance alone
@@ -111,10 +133,10 @@ def _forward(
         "embed": lambda self, tokens: _look_up(self, tokens, own, coordinate),
         "sum": lambda self, *args, **options: _summed(self, own, mesh, args, options),
         "experts": lambda self, *args: _experts(self, own, mesh, coordinate, args),
-        "repeat": lambda self, x: _packed(self, x, partial(_head, parts, coordinate)),
+        "repeat": lambda self, x: _packed(self, enter(x), partial(_head, parts, coordinate)),
     }
     if packed:
-        return lambda self, x: _packed(self, x, partial(_columns, parts, coordinate))
+        return lambda self, x: _packed(self, enter(x), partial(_columns, parts, coordinate))
     if operation == "col" and isinstance(module, nn.Embedding):
         return _columns_of_table
     return replacements.get(operation)
@@ -138,34 +160,45 @@ def _split_parameters(operation: str, _: str, module: nn.Module, mesh: DeviceMes
         module.register_parameter(name, nn.Parameter(split, parameter.requires_grad))
 
 
-def _input_and_output_fn(operation: str) -> tuple[Any, Any]:
-    """Return the input and output functions of the module, for `distribute_module`."""
-    before: Placement = Shard(-1) if operation == "row" else Replicate()
-    after: Placement = Shard(-1) if operation == "col" else Replicate()
-    return partial(_enter, before), partial(_leave, after)
+def _input_and_output_fn(operation: str, enter: Enter, after: Placement) -> tuple[Any, Any]:
+    """Return the input and output functions of the module, for `distribute_module`.
+
+    Args:
+        operation: "col", "row", "gather" or "scores".
+        enter: makes the input of a "col" or "gather" complete.
+        after: the placement of the output of a "row".
+    """
+    outputs: dict[str, Placement] = {"col": Shard(-1), "row": after}
+    leave = partial(_leave, outputs.get(operation, Replicate()))
+    if operation == "scores":
+        return lambda _, inputs, mesh: enter(inputs[0]), _leave_split
+    if operation == "row":
+        return lambda _, inputs, mesh: _enter(mesh, inputs[0], Shard(-1)), leave
+    return lambda _, inputs, mesh: enter(inputs[0]), leave
 
 
-def _enter(
-    placement: Placement, _: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh
-) -> DTensor:
+def _enter(mesh: DeviceMesh, x: Tensor, placement: Placement | None = None) -> DTensor:
     """Return the input as a DTensor; the gradient of a replicated input is summed up."""
-    if isinstance(inputs[0], DTensor):
-        return inputs[0]
-    return DTensor.from_local(inputs[0], mesh, [placement], run_check=False)
+    if isinstance(x, DTensor):
+        return x
+    return DTensor.from_local(x, mesh, [placement or Replicate()], run_check=False)
 
 
-def _share_input(
-    mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with the first one, positional or by name, as a DTensor."""
-    if args:
-        return (_enter(Replicate(), module, args, mesh), *args[1:]), options
-    name, first = next(iter(options.items()))
-    return args, {**options, name: _enter(Replicate(), module, (first,), mesh)}
+def _gather(region: Region, x: Tensor) -> DTensor:
+    """Return the input as a DTensor with the positions of all processes."""
+    return x if isinstance(x, DTensor) else region.gather(x)
 
 
 def _leave(placement: Placement, _: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
     return output.redistribute(placements=[placement]).to_local()
+
+
+def _leave_split(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+    """Return scores that stay split for the loss, or complete ones if there is none to train."""
+    if not module.training or not output.requires_grad:
+        return _leave(Replicate(), module, output, mesh)
+    total = output.shape[-1]
+    return SplitScores.of(_leave(Shard(-1), module, output, mesh), mesh, total)
 
 
 def _look_up(
@@ -230,7 +263,7 @@ def _experts(
     return _sum_up(_with_parameters(self, local, forward, entered), mesh)
 
 
-def _packed(self: nn.Module, x: Tensor, pick: Callable[..., Tensor]) -> Tensor:
+def _packed(self: nn.Module, replicated: DTensor, pick: Callable[..., Tensor]) -> Tensor:
     """Return the output for the features that ``pick`` chooses for this process.
 
     The weight is sharded evenly, like any other, and gathered at each use: this sends less than
@@ -240,7 +273,6 @@ def _packed(self: nn.Module, x: Tensor, pick: Callable[..., Tensor]) -> Tensor:
     dim = weight_dim(self, "col")
     weight = _local_part(self.weight, partial(pick, dim=dim))
     bias = _local_part(self.bias, partial(pick, dim=0)) if isinstance(self.bias, DTensor) else None
-    replicated = _enter(Replicate(), self, (x,), self.weight.device_mesh)
     x = replicated.to_local(grad_placements=[Partial()])
     return functional.linear(x, weight.mT if dim else weight, bias)
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stoker.core.errors import did_you_mean
+from stoker.parallel.inner_outputs import refuse_inner_outputs
 from stoker.parallel.rank_draws import RankDraws, has_dropout
 from stoker.parallel.tensor import verify
 from stoker.parallel.tensor.model_plans import Plan, head_size
@@ -28,10 +29,18 @@ from stoker.parallel.tensor.plan_ops import (
     weight_dim,
 )
 from stoker.parallel.tensor.ready_plans import as_pattern, ready_plans, targets
+from stoker.parallel.tensor.sequence import Region, block_lists, wrap, wrap_complete
 from stoker.parallel.tensor.verify import Operations
 
 
-def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") -> None:
+def split_layers(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    plan: Plan | str = "auto",
+    *,
+    sequence_parallel: bool = False,
+    loss_parallel: bool = False,
+) -> None:
     """Split layers of the model over the processes of a mesh, in place, by a plan.
 
     The weights are those of the first process. The parameters of layers that the plan names become
@@ -46,14 +55,16 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
         mesh: a mesh of one dimension.
         plan: an operation of `plan_ops` for each pattern of module names,
             ``{"blocks.*.attn.q": "col", "blocks.*.attn.o": "row"}``, or the name of a ready plan.
+        sequence_parallel: split the sequence between layers, see `sequence`.
+        loss_parallel: leave the scores of a "gather" split for the loss, see `scores`.
 
     Raises:
         ValueError: the plan does not fit the model or the number of processes, or computes other
-            values; nothing is changed.
+            values.
     """
     candidates = _candidates(model, mesh.size(), plan)
     _broadcast(model, mesh)
-    example = verify.run_example(model)
+    example = verify.run_example(model, least=mesh.size())
     if example is None and plan == "auto" and hasattr(model, "dummy_inputs"):
         raise ValueError(
             f"the plan for {type(model).__name__} cannot be tried, because the model does not run "
@@ -64,10 +75,15 @@ def split_layers(model: nn.Module, mesh: DeviceMesh, plan: Plan | str = "auto") 
         if plan == "auto":
             candidates = [_used(operations, example) for operations in candidates]
         operations = _first_right(model, mesh, candidates, example)
-    _apply(mesh, model, operations)
+    lists = _sequences(model, mesh, operations, example) if sequence_parallel else []
+    if loss_parallel:
+        operations = _with_scores(model, mesh, operations, example)
+    _apply(mesh, model, operations, lists)
     _separate_draws(model, mesh.get_local_rank(), operations)
     if example is not None:
         verify.check_output(model, example)
+        if lists:
+            _check_outside(model, mesh, example, lists)
 
 
 def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> Operations:
@@ -131,17 +147,144 @@ def _first_right(
     )
 
 
-def _apply(mesh: DeviceMesh, model: nn.Module, operations: Operations) -> None:
+def _apply(
+    mesh: DeviceMesh, model: nn.Module, operations: Operations, lists: Sequence[Sequence[str]] = ()
+) -> None:
+    """Split a model.
+
+    Args:
+        mesh: the processes.
+        model: changed in place.
+        operations: what to do, by the names of layers.
+        lists: the names of blocks between which each process has a part of the sequence.
+    """
     modules = dict(model.named_modules())
     ties = _ties(model)
+    regions: dict[str, Region] = {}
+    for blocks in lists:
+        held = [modules[name] for name in blocks]
+        region = Region(mesh, drops=any(map(has_dropout, held)))
+        regions.update(dict.fromkeys(blocks, region))
+        _divide_sequence(modules, operations, blocks, region)
+        wrap(held, region)
     for name, (operation, parts) in operations.items():
         if operation == "divide":
             module, attribute = _owner(model, name)
             by = parts if parts > 1 else mesh.size()
             setattr(module, attribute, getattr(module, attribute) // by)
         else:
-            split(modules[name], operation, parts, mesh)
+            found = next((r for b, r in regions.items() if _is_in(name, b)), None)
+            if operation != "row" and ("share", 1) in _around(name, operations):
+                found = None  # its input is complete already
+            split(modules[name], operation, parts, mesh, found)
     _tie(modules, ties)
+
+
+def _divide_sequence(
+    modules: Mapping[str, nn.Module], operations: Operations, blocks: Sequence[str], region: Region
+) -> None:
+    """Prepare modules that the operations do not name, but that run on parts of the sequence."""
+    experts = [name for name, (operation, _) in operations.items() if operation == "experts"]
+    complete = {name.rpartition(".")[0] for name in experts}
+    for name, module in modules.items():
+        if not any(_is_in(name, block) for block in blocks) or name in operations:
+            continue
+        if name in complete:
+            wrap_complete(module, region)
+        elif module._parameters and not any(_is_in(name, other) for other in complete):
+            split(module, "sum", 1, region.mesh)
+
+
+def _is_in(name: str, block: str) -> bool:
+    return not block or f"{name}.".startswith(f"{block}.")
+
+
+def _around(name: str, operations: Operations) -> list[tuple[str, int]]:
+    """Return the operations for the modules around a layer."""
+    return [found for other, found in operations.items() if other != name and _is_in(name, other)]
+
+
+def _sequences(
+    model: nn.Module, mesh: DeviceMesh, operations: Operations, example: verify.Example | None
+) -> list[list[str]]:
+    """Return the lists of blocks to run on parts of the sequence, after one of each was tried.
+
+    Raises:
+        ValueError: there are none, or they compute other values.
+    """
+    rows = [name for name, (operation, _) in operations.items() if operation == "row"]
+    lists = block_lists(model, rows)
+    kind = type(model).__name__
+    if not lists:
+        raise ValueError(
+            f"sequence_parallel runs a list of blocks on parts of the sequence, but {kind} has "
+            "none whose layers are split: leave sequence_parallel out"
+        )
+    refuse_inner_outputs(model, "sequence_parallel")
+    _check_example("sequence_parallel", kind, example)
+    assert example is not None
+    blocks = [block for one in lists for block in one]
+    fault = verify.find_fault(
+        model, operations, partial(_apply, mesh, lists=[[""]]), example, mesh.get_group(), blocks
+    )
+    if fault is not None:
+        raise ValueError(f"{kind} cannot use sequence_parallel: {fault}; leave it out")
+    return lists
+
+
+def _check_outside(
+    model: nn.Module, mesh: DeviceMesh, example: verify.Example, lists: Sequence[Sequence[str]]
+) -> None:
+    """Raise an error if the model does more with a part of a sequence than run its blocks."""
+    blocks = [block for one in lists for block in one]
+    outside = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and not isinstance(parameter, DTensor)
+        and not any(_is_in(name, block) for block in blocks)
+    }
+    name = verify.find_different_gradient(model, example, outside, mesh.get_group())
+    if name is not None:
+        raise ValueError(
+            f"{type(model).__name__} cannot use sequence_parallel: it uses {name!r} between its "
+            "blocks, where each process has a part of the sequence; leave it out"
+        )
+
+
+def _with_scores(
+    model: nn.Module, mesh: DeviceMesh, operations: Operations, example: verify.Example | None
+) -> Operations:
+    """Return the operations with heads that leave scores split for the loss, after a trial.
+
+    Raises:
+        ValueError: there are no heads, or they compute other values.
+    """
+    heads = [name for name, (operation, _) in operations.items() if operation == "gather"]
+    kind = type(model).__name__
+    if not heads:
+        raise ValueError(
+            f"loss_parallel leaves the scores of a head split, but the plan for {kind} has no "
+            '"gather": leave loss_parallel out'
+        )
+    _check_example("loss_parallel", kind, example)
+    assert example is not None
+    changed = {**operations, **dict.fromkeys(heads, ("scores", 1))}
+    group = mesh.get_group()
+    fault = verify.find_fault(
+        model, changed, partial(_apply, mesh), example, group, heads, loss=verify.cross_entropy
+    )
+    if fault is not None:
+        raise ValueError(f"{kind} cannot use loss_parallel: {fault}; leave it out")
+    return changed
+
+
+def _check_example(option: str, kind: str, example: verify.Example | None) -> None:
+    if example is None:
+        raise ValueError(
+            f"{option} is tried before it is used, but {kind} does not offer a batch: give it a "
+            f"property dummy_inputs with keyword arguments of its forward, or leave {option} out"
+        )
 
 
 def _separate_draws(model: nn.Module, rank: int, operations: Operations) -> None:

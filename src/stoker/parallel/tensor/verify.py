@@ -10,8 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from stoker.core.tree import map_tensors, tensors
+
+Loss: TypeAlias = Callable[[Tensor], Tensor]
 
 Operations: TypeAlias = Mapping[str, tuple[str, int]]
 """For each layer name, the operation and the number of parts side by side in the layer."""
@@ -98,6 +101,9 @@ def find_fault(
     apply: Callable[[nn.Module, Operations], None],
     example: Example,
     group: dist.ProcessGroup,
+    roots: Iterable[str] | None = None,
+    *,
+    loss: Loss | None = None,
 ) -> str | None:
     """Return what is wrong with a plan; None if split modules compute what unsplit ones do.
 
@@ -110,8 +116,10 @@ def find_fault(
         apply: splits a module by operations.
         example: a forward pass of the model.
         group: the processes that share layers; all of them must call it.
+        roots: the modules to try; by default those that contain a split completely.
+        loss: try the modules in training, with this loss of their output.
     """
-    for root in _roots(model, operations):
+    for root in _one_of_each(model, operations, roots or _roots(model, operations)):
         local = {
             name.removeprefix(f"{root}."): operation
             for name, operation in operations.items()
@@ -119,7 +127,8 @@ def find_fault(
         }
         if root in operations:
             local[""] = operations[root]
-        fault = _compare(model.get_submodule(root), local, apply, example.calls.get(root))
+        module, call = model.get_submodule(root), example.calls.get(root)
+        fault = _compare(module, local, apply, call, loss)
         faults: list[str | None] = [None] * dist.get_world_size(group)
         dist.all_gather_object(faults, fault, group=group)
         if found := next((fault for fault in faults if fault), None):
@@ -132,16 +141,17 @@ def _compare(
     operations: Operations,
     apply: Callable[[nn.Module, Operations], None],
     call: tuple[Any, Any] | None,
+    loss: Loss | None,
 ) -> str | None:
     if call is None:
         return "does not run in a forward pass of the model"
     original = _exact_copy(module)
     split = copy.deepcopy(original)
     args, options = _exact_inputs(call, next(original.parameters()).device)
-    expected = _results(original, args, options)
+    expected = _results(original, args, options, loss)
     try:
         apply(split, operations)
-        found = _results(split, args, options)
+        found = _results(split, args, options, loss)
     except Exception as error:  # a model may raise anything for widths that it does not expect
         return f"fails once it is split ({str(error).partition(chr(10))[0]})"
     gradients = [value for name, value in expected.items() if name != "output" and value.numel()]
@@ -155,8 +165,15 @@ def _compare(
     return None
 
 
-def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
-    """Return the first output of a module, and the gradients of its inputs and parameters."""
+def cross_entropy(scores: Tensor) -> Tensor:
+    """Return a loss of scores, some of which do not count."""
+    rows = scores.flatten(0, -2)
+    labels = torch.arange(len(rows), device=rows.device) * 7 % rows.shape[-1]
+    return functional.cross_entropy(rows, labels.masked_fill(labels % 3 == 1, -100))
+
+
+def _results(module: nn.Module, args: Any, options: Any, loss: Loss | None) -> dict[str, Tensor]:
+    """Return the output of a module, or its loss, and gradients of inputs and parameters."""
     leaves: list[Tensor] = []
 
     def leaf(tensor: Tensor) -> Tensor:
@@ -165,7 +182,9 @@ def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
         return made
 
     args, options = map_tensors(leaf, (args, options))
+    module.train(loss is not None)
     output = next(tensors(_values(module(*args, **options))))
+    output = output if loss is None else loss(output)
     results = {"output": output.detach()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     wanted = {f"input {number}": tensor for number, tensor in enumerate(leaves)} | trained
@@ -180,6 +199,39 @@ def _results(module: nn.Module, args: Any, options: Any) -> dict[str, Tensor]:
     return results
 
 
+def find_different_gradient(
+    model: nn.Module,
+    example: Example,
+    parameters: Mapping[str, nn.Parameter],
+    group: dist.ProcessGroup,
+) -> str | None:
+    """Return the name of a parameter whose gradient is not the same on all processes.
+
+    Args:
+        model: the split model.
+        example: a forward pass of it.
+        parameters: those that every process has and uses in the same way.
+        group: the processes; all of them must call it.
+    """
+    if not parameters:
+        return None
+    with _evaluating(model), torch.enable_grad():
+        output = next(tensors(_values(model(**example.inputs))))
+        weights = torch.linspace(0.5, 1.5, output.numel(), device=output.device)
+        total = (output * weights.view_as(output)).sum()
+        found: Any = torch.autograd.grad(total, [*parameters.values()], allow_unused=True)
+    for name, gradient in zip(parameters, found, strict=True):
+        if gradient is None:
+            continue
+        first = gradient.clone()
+        dist.broadcast(first, group=group, group_src=0)
+        largest = torch.tensor(_difference(gradient.double(), first.double()), device=first.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        if float(largest) > _TOLERANCE.get(gradient.dtype, 0.05):
+            return name
+    return None
+
+
 def enclosing(name: str, others: Iterable[str]) -> str:
     """Return the smallest module around a layer that has some of the others in it too."""
     others = list(others)
@@ -189,7 +241,7 @@ def enclosing(name: str, others: Iterable[str]) -> str:
 
 
 def _roots(model: nn.Module, operations: Operations) -> list[str]:
-    """Return one module of each kind that contains the layers of a split completely.
+    """Return the modules that contain the layers of a split completely.
 
     They are the smallest modules around each "row" that have its "col" layers too, and layers that
     do more than those of torch.
@@ -199,7 +251,11 @@ def _roots(model: nn.Module, operations: Operations) -> list[str]:
     roots = [name for name, (operation, _) in operations.items() if operation in alone]
     roots = [name for name in roots if type(model.get_submodule(name)) not in _PLAIN]
     rows = (name for name, (operation, _) in operations.items() if operation == "row")
-    roots += [enclosing(name, split) for name in rows]
+    return [*roots, *(enclosing(name, split) for name in rows)]
+
+
+def _one_of_each(model: nn.Module, operations: Operations, roots: Iterable[str]) -> list[str]:
+    """Return one module of each kind; modules are of another kind if other layers are split."""
     kinds: dict[Any, list[set[Any]]] = {}
     found = []
     for root in filter(None, roots):
