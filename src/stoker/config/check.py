@@ -68,9 +68,9 @@ def fits(value: Any, kind: Any) -> bool:
         return value in args
     if isinstance(value, list | tuple):
         return _items_fit(value, origin or kind, args)
-    if isinstance(value, str) and _has_items(origin) and not fits("", args[0]):
-        return False  # a text is a sequence, but of texts
-    return _one_fits(value, origin or kind)
+    holds_texts = not args or not _has_items(origin) or fits("", args[0])
+    # A text is a sequence, but of texts.
+    return _one_fits(value, origin or kind) and (holds_texts or not isinstance(value, str))
 
 
 def _has_items(origin: Any) -> bool:
