@@ -365,8 +365,10 @@ def test_a_context_without_pyspark_is_empty(monkeypatch):
     monkeypatch.setattr(common, "find_spec", lambda name: None)
     assert init_orca_context("local", cores=2, memory="1g") is None
     assert init_orca_context() is None  # the open one
-    with pytest.raises(RuntimeError, match="open already, on spark"):
-        init_orca_context(runtime="ray")
+    started = []
+    monkeypatch.setattr(common, "_start_ray", lambda *of: started.append(of))
+    init_orca_context(runtime="ray", cores=2, address="head:6379")  # next to it
+    assert (started, OrcaContext.runtime) == ([(2, "head:6379")], "ray")
     with pytest.raises(RuntimeError, match="no Spark session"):
         OrcaContext.get_spark_context()
     stop_orca_context()

@@ -86,7 +86,8 @@ def init_orca_context(
     environment. An estimator counts ``workers_per_node`` on ``num_nodes``. ``address`` is of Ray,
     ``conf`` further settings of Spark; ``options`` are driver_memory, driver_cores,
     extra_python_lib and container_image. Without PySpark a context "local" starts nothing and is
-    None: the backend "local" needs none. A context that is open is returned.
+    None: the backend "local" needs none. A context that is open is returned; one on the other of
+    the two is opened next to it.
     """
     for name in options.keys() - _OPTIONS.keys():
         near = did_you_mean(name, _OPTIONS)
@@ -95,8 +96,8 @@ def init_orca_context(
         near = did_you_mean(str(runtime), _RUNTIMES)
         raise ValueError(f"runtime is 'spark' or 'ray', got {runtime!r}{near}")
     count = int(cores) if cores not in (None, "*") else (os.cpu_count() or 2)
-    if OrcaContext.runtime is not None:
-        _check_open(runtime)
+    if runtime == OrcaContext.runtime:
+        _log.warning(f"a context is open already, on {runtime}: it is used as it is")
     elif runtime == "ray":
         if conf is not None or options:
             what = "conf" if conf is not None else next(iter(options))
@@ -122,14 +123,6 @@ def init_orca_context(
     if init_ray_on_spark:
         start_ray_on_spark(count)
     return OrcaContext.session.sparkContext if OrcaContext.session is not None else None
-
-
-def _check_open(runtime: str) -> None:
-    if OrcaContext.runtime != runtime:
-        raise RuntimeError(
-            f"a context is open already, on {OrcaContext.runtime}: call stop_orca_context() first"
-        )
-    _log.warning(f"a context is open already, on {runtime}: it is used as it is")
 
 
 def init_nncontext(*_: Any, **options: Any) -> Any:
@@ -188,8 +181,7 @@ def start_ray_on_spark(workers: int) -> None:
     Raises:
         ValueError: Spark runs on other machines, and Ray would not.
     """
-    running = "ray" in sys.modules and import_module("ray").is_initialized()
-    if OrcaContext.runtime != "spark" or running:
+    if OrcaContext.runtime != "spark" or _ray_runs():
         return
     master = OrcaContext.session.sparkContext.master if OrcaContext.session else "local"
     if not master.startswith("local"):
@@ -201,7 +193,13 @@ def start_ray_on_spark(workers: int) -> None:
     _start_ray(max(workers, OrcaContext.cores), None)
 
 
+def _ray_runs() -> bool:
+    return "ray" in sys.modules and bool(import_module("ray").is_initialized())
+
+
 def _start_ray(cores: int, address: str | None) -> None:
+    if _ray_runs():  # next to Spark
+        return
     own = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     options = own if address is None else {}
     import_module("ray").init(address=address or "local", logging_level="warning", **options)
