@@ -34,8 +34,8 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits(train, unint
     assert code == 0, err
     first, second = [line for line in err.splitlines() if "restarting" in line]
     # Spark may end the other rank before it can say that it only lost its peer.
-    assert re.fullmatch(r"rank (0 or )?1 died; restarting \(1 of 2\)", first)
-    assert re.fullmatch(r"rank 0( or 1)? died; restarting \(2 of 2\)", second)
+    assert re.fullmatch(r"rank (0 or )?1 died; restarting \(1 of 2\)", first), err
+    assert re.fullmatch(r"rank 0( or 1)? died; restarting \(2 of 2\)", second), err
     assert result(tmp_path / "runs" / "frail") == uninterrupted
     wait_until_all_have_ended(tmp_path)
 
@@ -94,6 +94,19 @@ def test_a_worker_searches_modules_in_the_order_of_the_driver(tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", ["/lib/spark.zip", "/lib/python"])
     pickle.loads(sent)
     assert sys.path == [str(tmp_path), "/lib/python", "/lib/spark.zip"]
+
+
+def test_a_late_result_of_the_last_attempt_is_not_one_of_this_attempt(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with _ResultServer() as last:
+        pass
+    with _ResultServer() as results:
+        send_result(result_at(1.0, lost()), ("127.0.0.1", last.port), last.key)
+        send_result(result_at(1.0, lost()), ("127.0.0.1", results.port), last.key)
+        monkeypatch.setenv("RANK", "1")
+        send_result(result_at(2.0, lost()), ("127.0.0.1", results.port), results.key)
+        wait_until(lambda: results._found, "the result of this attempt")
+        assert results.first_failure(2, RuntimeError()) == ("rank 0 died", 1)
 
 
 def test_if_no_task_has_sent_anything_the_error_of_spark_is_shown(capsys):

@@ -36,20 +36,20 @@ def launch(
         raise ImportError(
             f"the 'spark' launcher needs PySpark ({error}): pip install 'stoker[spark]'"
         ) from error
-    with _session(SparkSession, address, workers) as spark, _ResultServer() as results:
+    with _session(SparkSession, address, workers) as spark:
         host = spark.conf.get("spark.driver.host")
         gpus = int(spark.conf.get("spark.task.resource.gpu.amount", "0") or 0) > 0
         for attempt in range(max_restarts + 1):
-            results.clear()
             distributor = TorchDistributor(workers, local_mode=False, use_gpu=gpus)
             distributor.logger.setLevel("WARNING")
-            try:
-                driver = host, results.port
-                return distributor.run(_run_task, ImportPath(), fn, args, driver, results.key)
-            except Exception as error:
-                if not _is_failure(error):
-                    raise
-                summary, code = results.first_failure(workers, error)
+            with _ResultServer() as results:
+                try:
+                    driver = host, results.port
+                    return distributor.run(_run_task, ImportPath(), fn, args, driver, results.key)
+                except Exception as error:
+                    if not _is_failure(error):
+                        raise
+                    summary, code = results.first_failure(workers, error)
             if code == _USAGE or attempt == max_restarts:
                 break
             restart = f"restarting ({attempt + 1} of {max_restarts})"
@@ -82,12 +82,12 @@ def _run_task(
 def send_result(result: RankResult, driver: tuple[str, int], key: bytes) -> None:
     """Send the result of this process to the driver, if it can be reached."""
     message = int(os.environ["RANK"]), asdict(result)
-    with suppress(OSError), Client(driver, authkey=key) as pipe:
+    with suppress(OSError, AuthenticationError), Client(driver, authkey=key) as pipe:
         pipe.send_bytes(json.dumps(message).encode())
 
 
 class _ResultServer:
-    """Receives the results of failed tasks on a background thread."""
+    """Receives the results of failed tasks of one attempt on a background thread."""
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
@@ -114,10 +114,6 @@ class _ResultServer:
             ):
                 rank, result = json.loads(pipe.recv_bytes())
                 self._found[rank] = RankResult(**result)
-
-    def clear(self) -> None:
-        """Drop the results of the last attempt."""
-        self._found.clear()
 
     def first_failure(self, workers: int, error: Exception) -> tuple[str, int]:
         """Print the first failure and return its summary and exit code.
