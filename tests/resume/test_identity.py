@@ -33,6 +33,7 @@ class Rows(Dataset):
     """Rows of a file."""
 
     noise = 0.0
+    bounds = [0, 1]
 
     def __init__(self, path, factor=1.0):
         self.path, self.rows, self.factor = path, np.load(path), factor
@@ -42,7 +43,7 @@ class Rows(Dataset):
 
     def __getitem__(self, index):
         row = torch.from_numpy(self.rows[index]).float()
-        return jitter(row[:4]) * self.factor + self.noise, int(row.sum() > 0)
+        return jitter(row[:4]) * self.factor + self.noise, int(row.sum() > self.bounds[0])
 
 
 def collate(samples, pad=0):
@@ -180,7 +181,8 @@ EDITS = {
     "another file": ("train.npy", "same.npy", "train data.dataset.path was train.npy"),
     "argument of the dataset": ('"train.npy")', '"train.npy", 2.0)', "factor was 1.0 and is 2.0"),
     "constant of the dataset": ("noise = 0.0", "noise = 0.1", "Rows.noise was 0.0 and is 0.1"),
-    "__getitem__": ("row.sum() > 0", "row.sum() > 1", "the code of Rows.__getitem__ changed"),
+    "list in a class": ("bounds = [0, 1]", "bounds = [0, 2]", "bounds was [0, 1] and is [0, 2]"),
+    "__getitem__": ("row.sum() > ", "row.sum() >= ", "the code of Rows.__getitem__ changed"),
     "transform": ("x * SCALE +", "x - SCALE +", "the code of jitter changed"),
     "global of a transform": ("SCALE = 1.0", "SCALE = 1.5", "jitter.SCALE was 1.0 and is 1.5"),
     "entry of a global": ('"shift": 0.5', '"shift": 0.6', "jitter.SETTINGS.shift was 0.5"),

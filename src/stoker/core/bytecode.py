@@ -14,7 +14,7 @@ import inspect
 import random
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -305,13 +305,22 @@ _NEAR = 4
 
 def changed_names(code: CodeType) -> set[str]:
     """Return the variables from outside that code assigns, or whose items it changes."""
+    return _changed(code, _LOADS_NAME, ("STORE_GLOBAL", "STORE_DEREF"))
+
+
+def changed_attributes(code: CodeType) -> set[str]:
+    """Return the attributes whose items code changes."""
+    return _changed(code, ("LOAD_ATTR",), ())
+
+
+def _changed(code: CodeType, loads: Container[str], stores: Container[str]) -> set[str]:
     found: set[str] = set()
     for one in _codes(code):
         loaded: list[tuple[int, str]] = []
         for number, op in enumerate(dis.get_instructions(one)):
-            if op.opname in ("STORE_GLOBAL", "STORE_DEREF"):
+            if op.opname in stores:
                 found.add(op.argval)
-            elif op.opname in _LOADS_NAME:
+            elif op.opname in loads and op.argval not in _MUTATORS:
                 loaded.append((number, op.argval))
             elif op.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or op.argval in _MUTATORS:
                 near = 2 if op.argval in _MUTATORS else _NEAR

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.core.bytecode import (
+    changed_attributes,
     changed_names,
     closure_of,
     code_hash,
@@ -299,11 +300,14 @@ class Description:
             if id(base) in self._seen or not is_user_class(base):
                 continue
             self._seen[id(base)] = "", base
+            filled: set[str] = set()
             for function in own_functions(base):
                 self._add_code(function)
+                filled |= changed_attributes(function.__code__)
             for name, value in vars(base).items():
                 plain = isinstance(value, bool | int | float | str | tuple)
-                if plain and not name.startswith("__") and name not in OF_LAYOUT:
+                constant = isinstance(value, list | dict | Set) and name not in filled
+                if (plain or constant) and not name.startswith("__") and name not in OF_LAYOUT:
                     self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", value, 2)
 
     def _add_function(self, key: str, function: FunctionType, depth: int) -> None:
