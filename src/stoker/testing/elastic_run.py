@@ -60,12 +60,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Happened:
-    """An event that took place.
+    """An event that happened.
 
     Attributes:
         kind: what happened.
         step: the last step that was finished before.
-        pid: the process that was lost; 0 if the launcher was told to change their number.
+        pid: the process that was lost; 0 if the launcher changed their number.
         seconds: until the next step was finished; None if none was.
         processes: how many processes trained before.
     """
@@ -109,9 +109,13 @@ class _MemberRecorder(Recorder):
     def before(self, point: str, run: Run) -> None:
         """Touch a file before a step with an event, and wait for another one."""
         super().before(point, run)
-        at = (self.fit, run.step + 1)
-        if point == "before_step" and run.task == "fit" and at in self._positions:
-            self._meet(f"{at[0]}-{at[1]}")
+        if point == "before_step" and run.task == "fit":
+            self._note(run)  # a process that has joined has finished no step
+            if (self.fit, run.step + 1) in self._positions:
+                self._meet(f"{self.fit}-{run.step + 1}")
+
+    def _note(self, run: Run) -> None:
+        os.write(self._times, f"{time()} {self.fit} {run.step}\n".encode())
 
     def _meet(self, at: str) -> None:
         members = dist.members()
@@ -123,10 +127,10 @@ class _MemberRecorder(Recorder):
                 sleep(_POLL)
 
     def after(self, point: str, run: Run) -> None:
-        """Note when a step was finished; hang, if told so."""
+        """Note when a step was finished; hang, if it has to."""
         super().after(point, run)
         if point == "after_step" and run.task == "fit":
-            os.write(self._times, f"{time()} {self.fit} {run.step}\n".encode())
+            self._note(run)
         if point == "after_forward" and self._hangs.exists():
             threading.Event().wait()
 
@@ -157,7 +161,7 @@ class ElasticRun:
     events: Sequence[Event] = ()
 
     def run(self) -> list[Happened]:
-        """Run the training to its end, in the main thread; return the events that took place."""
+        """Run the training to its end, in the main thread; return the events that happened."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ended = threading.Event()
         self._target = self.nproc
@@ -183,7 +187,7 @@ class ElasticRun:
         return {pid: Records.read([path]) for pid, path in found.items()}
 
     def times(self) -> dict[int, list[tuple[float, int, int]]]:
-        """Return when each process has finished which step of which fit."""
+        """Return when each process had finished which step of which fit."""
         return {int(path.stem): _times(path) for path in self.folder.glob("*.times")}
 
     # Events
@@ -206,15 +210,16 @@ class ElasticRun:
         at = f"{position.fit}-{position.step}"
         while not self._ended.is_set():
             there = {pid for pid in self._found(f"*.at-{at}") if _is_alive(pid)}
-            done = [
-                pid
-                for pid, times in self.times().items()
-                if times and times[-1][1:] == (position.fit, position.step - 1) and _is_alive(pid)
-            ]
-            if there and there >= {*done}:
+            if there and there >= self._on_the_way(position):
                 return sorted(there)
             sleep(_POLL)
         return []
+
+    def _on_the_way(self, position: Position) -> set[int]:
+        """Return the processes that train; none is more than one step behind the others."""
+        last = {pid: times[-1][1:] for pid, times in self.times().items() if times}
+        steps = sorted({one for one in last.values() if one < (position.fit, position.step)})
+        return {pid for pid, one in last.items() if one in steps[-2:] and _is_alive(pid)}
 
     def _wait_for_number(self, position: Position) -> None:
         """Wait until as many processes have joined, or requested it, as there should be."""
