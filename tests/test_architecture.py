@@ -213,6 +213,7 @@ OTHER_MEANINGS = {
     ("cli/new.py", "config.yaml"),  # the config of a new project
     ("cli/ckpt/import_.py", "model.safetensors"),  # the weights in a Hugging Face folder
     ("resume/weights.py", "model.safetensors"),
+    ("resume/elastic.py", "history"),
     ("resume/imported.py", "history"),  # a field of the state of a run
     ("resume/lookup.py", "history"),
     ("resume/run_state.py", "history"),

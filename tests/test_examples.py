@@ -222,6 +222,7 @@ def test_make_alone_lists_its_targets() -> None:
         "fuzz",
         "store",
         "store-kills",
+        "elastic",
         "stuck",
         "reshard",
         "matrix",

@@ -337,15 +337,16 @@ def best_of(folder):
 @pytest.mark.row("L12")
 def test_only_a_strict_improvement_is_the_best_also_after_a_resume(tmp_path):
     nan = float("nan")
-    script = [nan, 50.0, 50.0, float("inf"), 40.0]
+    script = [nan, 50.0, 50.0, float("inf"), 40.0, 45.0]
     Scripted.script = list(script)
     cfg = config(tmp_path, train_iter=5, evaluation={"eval_period": 1})
     Scripted(cfg).train()
     assert best_of(tmp_path) == {"iteration": 1, "best": 50.0}
     assert (tmp_path / "last_checkpoint").read_text() == "model_final"
-    Scripted.script = [45.0]
+    Scripted.script = list(script)  # as at every start; resuming leaves the last of them
     cfg = config(tmp_path, train_iter=6, evaluation={"eval_period": 1})
     Scripted(cfg).train()
+    assert Scripted.script == []
     assert best_of(tmp_path) == {"iteration": 1, "best": 50.0}
 
 

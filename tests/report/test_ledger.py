@@ -8,7 +8,7 @@ import pytest
 from stoker import Trainer, hooks
 from stoker.hooks import Callback, Ledger
 from stoker.report import goodput_of
-from stoker.rundir.reader import Attempt, Entry, RunReader
+from stoker.rundir.reader import MEASURED, Attempt, Entry, RunReader
 from support import killable_run as killed
 from support.killable_run import STEPS, attempt
 from support.toys import batches, engine, trainer
@@ -149,7 +149,7 @@ def test_a_run_that_exits_on_request_does_nothing_again(tmp_path):
 
 def test_an_attempt_that_goes_back_further_makes_all_between_work_done_again():
     def made(id, *entries):
-        kinds = dict.fromkeys(("startup", "train", "data", "save", "eval", "other"), 0.0)
+        kinds = dict.fromkeys(MEASURED, 0.0)
         return Attempt(id, [Entry(0.0, at, kinds | {"train": s}) for at, s in entries])
 
     first = made("a", (0, 0.0), (12, 12.0))

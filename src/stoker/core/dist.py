@@ -420,6 +420,11 @@ def receive_object(peer: int) -> Any:
     return held[0]
 
 
+def is_of_torch(function: Callable[..., Any]) -> bool:
+    """Return whether a function is part of `torch.distributed`."""
+    return function.__module__.startswith("torch.distributed.")
+
+
 def free_port() -> int:
     """Return a port that is free on this machine."""
     with socket.socket() as found:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from stoker.checkpoint.format.state_tree import Json, tensor_nodes
 from stoker.checkpoint.read.load import model_keys
 from stoker.checkpoint.read.stored_tensors import Template
+from stoker.core import dist
 from stoker.core.tree import is_sharded
 from stoker.engine import averaging
 from stoker.engine.engine import Engine, unwrap
@@ -113,7 +114,7 @@ def _written_by_load(engine: Engine) -> dict[str, Tensor]:
 
 def _loads_plainly(module: nn.Module) -> bool:
     hooks = (getattr(one, "hook", one) for one in module._load_state_dict_pre_hooks.values())
-    is_changed = any(not one.__module__.startswith("torch.distributed.") for one in hooks)
+    is_changed = not all(map(dist.is_of_torch, hooks))
     return not is_changed and _is_torchs(module, "_load_from_state_dict")
 
 

@@ -68,7 +68,7 @@ def prove_elastic(
         log(f"after step {event.step}: {_TEXTS[event.kind]}{after}")
     notes = []
     if len(happened) < events:
-        notes.append(f"{len(happened)} of {events} events took place: one process has to be left")
+        notes.append(f"{len(happened)} of {events} events happened: one process has to be left")
     return Verdict(
         len(reference.steps),
         [KillRecord(_TEXTS[event.kind], event.step) for event in happened],
