@@ -98,7 +98,7 @@ class LogicalModel(ParallelModel):
             reducer.finish()
             self._buffers.end_step()
         except BaseException:
-            self._buffers.begin_rank()  # the step may be repeated
+            self._buffers.begin_rank()  # for a script that catches the error and continues
             raise
 
     @contextmanager
@@ -147,7 +147,16 @@ class LogicalModel(ParallelModel):
     def complete(self, work: Callable[[], T], repeat: Callable[[], None]) -> T:
         """Return what the work returns; in an elastic job, repeat it if a process is lost."""
         members = dist.members()
-        return work() if members is None else members.complete(work, repeat)
+        if members is None:
+            return work()
+        self._buffers = None
+
+        def prepare() -> None:
+            if self._buffers is not None:  # also of a step that lost a process at its very end
+                self._buffers.begin_rank()
+            repeat()
+
+        return members.complete(work, prepare)
 
     # Evaluation
 
