@@ -64,6 +64,14 @@ def test_the_others_continue_to_the_same_bits(number, pick, uninterrupted, tmp_p
     assert [*seen.values()].count(steps) >= 2  # two processes ran from the first step to the last
 
 
+@pytest.mark.parametrize("collective", [2, 5, *range(18, 24), 57])
+def test_rank_0_may_die_before_any_collective(collective, uninterrupted, tmp_path):
+    """Before it has chosen the run folder, at every point of a step, and in the last save."""
+    *found, count = launch.run(elastic.die_at, tmp_path, collective, nproc=2, elastic=(1, 2))
+    assert (tuple(found), rows(tmp_path)) == uninterrupted
+    assert count >= collective - 1
+
+
 def test_connections_of_others_stay_open(tmp_path):
     found = launch.run(elastic.open_while_connecting, tmp_path, nproc=2, elastic=(2, 2))
     assert found == (1, True)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -195,15 +196,16 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """Return the newest checkpoint that verifies; log why newer ones are skipped."""
-        found = None
-        for path in reversed(self.list()) if dist.is_main() else ():
+        name = dist.decide_on_rank0(self._newest_name, None)
+        return None if name is None else self.folder / name
+
+    def _newest_name(self) -> str | None:
+        for path in reversed(self.list()):
             faults = self.verify(path)
             if not faults:
-                found = path.name
-                break
+                return path.name
             get_logger().warning(f"skipped checkpoint '{path}': {'; '.join(faults)}")
-        name = dist.broadcast_from_rank0(found)
-        return None if name is None else self.folder / name
+        return None
 
     def verify(self, path: str | Path) -> Faults:
         """Return what is wrong with a checkpoint, one sentence per fault; none if complete."""
@@ -222,7 +224,7 @@ class Checkpoints:
             verify: check every byte first. `newest` has already done so.
         """
         if verify:
-            faults = dist.broadcast_from_rank0(self.verify(path) if dist.is_main() else [])
+            faults: Faults = dist.decide_on_rank0(partial(self.verify, path), [])
             if faults:
                 raise CheckpointError(f"checkpoint '{path}' is damaged: {'; '.join(faults)}")
         loaded = read_checkpoint(self._at(path), into, rank)

@@ -322,16 +322,36 @@ def broadcast_from_rank0(value: T) -> T:
     return found
 
 
-def publish_from_rank0(name: str, value: T) -> T:
-    """Return the value of rank 0, also on a process that joins an elastic job later.
+def decide_on_rank0(decide: Callable[[], T], otherwise: T) -> T:
+    """Return what rank 0 decides. All ranks must call it.
+
+    If rank 0 is lost meanwhile, the next one of an elastic job decides.
+
+    Args:
+        decide: returns the value.
+        otherwise: the value on another rank that does not take part in collectives.
+    """
+    while True:
+        decides = is_main()
+        value = decide() if decides else otherwise
+        if _alone or not _shares():
+            return value
+        is_decided, found = broadcast_from_rank0((decides, value))
+        if is_decided:
+            return found
+
+
+def publish_from_rank0(name: str, decide: Callable[[], T], otherwise: T) -> T:
+    """Return what rank 0 decides, also on a process that joins an elastic job later.
 
     Args:
         name: what the value is. All ranks must call it equally often with the same name.
-        value: the value on this rank.
+        decide: as in `decide_on_rank0`.
+        otherwise: as in `decide_on_rank0`.
     """
     if _membership is None:
-        return broadcast_from_rank0(value)
-    return _membership.publish(name, lambda: broadcast_from_rank0(value))
+        return decide_on_rank0(decide, otherwise)
+    return _membership.publish(name, lambda: decide_on_rank0(decide, otherwise))
 
 
 def on_rank0(flag: bool) -> bool:

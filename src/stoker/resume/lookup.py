@@ -1,6 +1,7 @@
 """Find the checkpoint to resume from, and read what concerns this rank."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,8 +81,10 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
 
 def _newest_first(checkpoints: Checkpoints) -> list[Path]:
     """Return the checkpoints that rank 0 sees, by their paths on this node."""
-    names = [path.name for path in reversed(checkpoints.list())] if dist.is_main() else []
-    return [checkpoints.folder / name for name in dist.broadcast_from_rank0(names)]
+    names: list[str] = dist.decide_on_rank0(
+        lambda: [path.name for path in reversed(checkpoints.list())], []
+    )
+    return [checkpoints.folder / name for name in names]
 
 
 T = TypeVar("T")
@@ -123,7 +126,7 @@ def first_readable(paths: Sequence[Path], read: Callable[[Path], T]) -> T | None
 
 def _attempt(path: Path, read: Callable[[Path], T]) -> tuple[T | None, Exception | None]:
     """Verify a checkpoint on rank 0 and read it; return the result or the error."""
-    faults = dist.broadcast_from_rank0(_verify(path) if dist.is_main() else [])
+    faults: list[str] = dist.decide_on_rank0(partial(_verify, path), [])
     if faults:
         return None, CheckpointError("; ".join(faults))
     try:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
@@ -76,9 +77,8 @@ class RunFolder:
         """
         if self._chosen is None or (identity is not None and not self._settled):
             self._check_writable()
-            found = self._pick(resume, identity) if dist.is_main() else None
-            chosen = dist.publish_from_rank0("run folder", found)
-            assert chosen is not None
+            pick = partial(self._pick, resume, identity)
+            chosen = dist.publish_from_rank0("run folder", pick, self._base)
             # the cache may be elsewhere on this node
             self._chosen = chosen if self.url is None else self._base.with_name(chosen.name)
             self._settled = identity is not None or not holds_run(self._chosen)

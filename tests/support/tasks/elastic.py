@@ -1,11 +1,13 @@
 """A training with logical ranks whose processes are killed from outside."""
 
 import os
+import signal
 import threading
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as c10d
@@ -14,7 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker import Engine, Hook, Layout, Trainer, hooks
 from stoker.core import dist
+from stoker.core.membership.member import Membership
 from stoker.run import Run
+
+T = TypeVar("T")
 
 
 class Meet(Hook):
@@ -56,6 +61,20 @@ def train(folder: Path, steps: list[int]) -> Any:
 
 def _tensors(state: Any) -> list[torch.Tensor]:
     return [value for one in state.values() for value in one.values()]
+
+
+def die_at(folder: Path, collective: int) -> Any:
+    """Train; the first process dies when it begins this collective of the job."""
+    run, begun = Membership.run, [0]
+
+    def dying_run(members: Membership, operation: Callable[[], T]) -> T:
+        begun[0] += not members.joining
+        if members.member == 0 and begun[0] == collective:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(members, operation)
+
+    Membership.run = dying_run  # type: ignore[method-assign]
+    return (*train(folder, []), begun[0])
 
 
 def open_while_connecting(folder: Path) -> tuple[int, bool]:
