@@ -25,6 +25,13 @@ def read(index: int) -> np.ndarray:
     return np.full((1, 4), index, dtype=np.float32)
 
 
+class Compiled:
+    """A class like those of Cython, whose ``__module__`` is no text."""
+
+
+Compiled.__module__ = property(lambda self: "compiled")
+
+
 class Rows(Dataset):
     """A dataset as people write it: tables, scalers, paths, pools, and files opened when needed."""
 
@@ -35,7 +42,7 @@ class Rows(Dataset):
         self.records = [{"id": number, "name": str(number)} for number in range(200)]
         self.args, self.pattern = Namespace(lr=np.float64(0.1), name=np.str_("x")), re.compile("a+")
         self.log, self.pool = logging.getLogger("rows"), ThreadPoolExecutor(1)
-        self.made, self.file = datetime(2026, 1, 1), None
+        self.made, self.compiled, self.file = datetime(2026, 1, 1), Compiled(), None
 
     def __len__(self):
         return 16
@@ -115,3 +122,19 @@ def test_a_run_can_hold_and_record_any_value(tmp_path, name):
         trainer = Trainer(engine, [hooks.Checkpoint()], run_dir=tmp_path / "run", params=params)
         trainer.fit(DataLoader(data, 2), epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_assertion_in_a_hook_does_not_lead_into_pytest(tmp_path, caplog):
+    """A rewritten assertion calls functions of pytest, which refer to all of its plugins."""
+
+    def check(run):
+        assert run.step >= 0
+        assert run.epoch in (0, 1, 2)
+
+    model = nn.Linear(4, 2)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), 0.01), nn.CrossEntropyLoss())
+    with caplog.at_level(logging.WARNING, "stoker"):
+        batches = [(torch.ones(2, 4), torch.tensor([0, 1]))] * 3
+        own = [hooks.Callback(after_step=check), hooks.Checkpoint("1st")]
+        Trainer(engine, own, run_dir=tmp_path, seed=1).fit(batches, epochs=2)
+    assert "pytest" not in caplog.text

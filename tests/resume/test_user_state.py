@@ -1,8 +1,14 @@
 """State of user code without a `state_dict`: what is restored, and that it stays shared."""
 
+import contextvars
 import copy
+import csv
+import enum
 import json
 import multiprocessing as mp
+import os
+import random
+import re
 import sqlite3
 import threading
 import weakref
@@ -11,9 +17,10 @@ from array import array
 from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cache
 from io import StringIO
 from pathlib import Path, PureWindowsPath
-from queue import Queue
+from queue import Queue, SimpleQueue
 from types import MappingProxyType, SimpleNamespace
 from zoneinfo import ZoneInfo
 
@@ -26,6 +33,7 @@ from torch import Tensor, nn
 from stoker import Engine, Trainer, hooks
 from stoker.checkpoint.format.state_tree import flatten, unflatten
 from stoker.core.batch_list import BatchListState, leaves_of
+from stoker.core.bytecode import facts_of
 from stoker.core.errors import CheckpointError
 from stoker.core.user_state import UserState
 from stoker.resume.run_state import RunState
@@ -496,3 +504,221 @@ def test_comparing_objects_of_libraries_runs_no_code_of_users():
     state = UserState(lambda: [("dataset", Holder(frame))])
     state.begin()
     assert state.capture() == []
+
+
+# References, shared values and other places for state
+
+
+def restored_after(build, change):
+    """Return a second object from ``build`` with what ``change`` did to the first one."""
+    owner = build()
+    state = UserState(lambda: [("sampler", owner)])
+    state.begin()
+    change(owner)
+    tensors, values = flatten(state.capture())
+    other = build()
+    resumed = UserState(lambda: [("sampler", other)])
+    resumed.begin()
+    resumed.restore(unflatten(tensors, json.loads(json.dumps(values))))
+    return other
+
+
+def weak(x):
+    return x
+
+
+def strong(x):
+    return 2 * x
+
+
+def test_which_of_several_objects_and_functions_is_in_use_is_restored():
+    def build():
+        first, second = SimpleNamespace(n=1), SimpleNamespace(n=2)
+        return SimpleNamespace(use=first, all=[first, second], call=weak, spare=[strong])
+
+    def change(owner):
+        owner.use, owner.call = owner.all[1], owner.spare[0]
+        owner.use.n = 7
+
+    found = restored_after(build, change)
+    assert found.use is found.all[1]
+    assert found.call is strong
+    assert [one.n for one in found.all] == [1, 7]
+
+
+def test_going_back_to_the_start_restores_references_and_removes_what_was_not_there():
+    first, second = SimpleNamespace(n=1), SimpleNamespace(n=2)
+    owner = SimpleNamespace(all=[first, second], use=first)
+    state = UserState(lambda: [("sampler", owner)])
+    state.begin()
+    owner.use, owner.late = second, 3
+    saved = state.capture()
+    state.restore(saved)
+    state.restore([])
+    assert owner.use is first
+    assert not hasattr(owner, "late")
+
+
+def test_a_new_object_of_another_class_is_reported(caplog):
+    owner = SimpleNamespace(act=nn.Identity())
+    state = UserState(lambda: [("model", owner)])
+    state.begin()
+    owner.act = nn.Tanh()
+    state.capture()
+    assert "model.act was torch.nn.modules.linear.Identity and is a new" in caplog.text
+
+
+def test_values_that_two_places_share_stay_shared_and_others_are_separated():
+    def build():
+        return SimpleNamespace(last=None, best=None, both=(pair := [1, 2]), other=pair)
+
+    def change(owner):
+        owner.last = owner.best = torch.ones(2)
+        owner.both = [3, 4]
+        owner.other[1] = 5
+
+    found = restored_after(build, change)
+    assert found.last is found.best
+    assert (found.both, found.other) == ([3, 4], [1, 5])
+
+
+def test_a_tensor_that_replaced_a_view_of_a_parameter_does_not_overwrite_the_parameter():
+    def build():
+        weight = torch.zeros(2)
+        return SimpleNamespace(weight=weight, view=weight.view(2))
+
+    found = restored_after(build, lambda owner: setattr(owner, "view", torch.ones(2)))
+    assert (found.weight.tolist(), found.view.tolist()) == ([0, 0], [1, 1])
+
+
+class Bag(dict):
+    """A dict with an attribute."""
+
+
+class Total:
+    """A class that counts, of which there is no object."""
+
+    n = 0
+
+
+class OwnDraws:
+    def __init__(self):
+        self.draw, self.pick = random.Random(3).random, np.random.default_rng(3).integers
+        self.bag, self.rows = Bag(), np.zeros(2, dtype=[("n", "i4")])
+        self.day, self.flag = np.zeros(1, "M8[D]"), Side.LEFT
+        self.context = CONTEXT
+
+    def __iter__(self):
+        self.bag.seen = getattr(self.bag, "seen", 0) + 1
+        self.rows[0]["n"] += 1
+        self.day += 1
+        self.flag = Side.LEFT | Side.RIGHT
+        CONTEXT.set(CONTEXT.get() + 1)
+        Total.n += 1
+        return self.draw(), int(self.pick(1000)), Total.n, CONTEXT.get()
+
+
+class Side(enum.Flag):
+    LEFT = 1
+    RIGHT = 2
+
+
+CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
+
+
+def test_generators_behind_methods_and_state_of_containers_and_classes_is_restored(caplog):
+    owner = OwnDraws()
+    state = UserState(lambda: [("sampler", owner)])
+    state.begin()
+    owner.__iter__()
+    saved = state.capture()
+    expected = owner.__iter__()
+    state.restore(saved)
+    assert owner.__iter__() == expected
+    assert (owner.bag.seen, owner.rows["n"].tolist(), owner.flag) == (2, [2, 0], Side(3))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        csv.reader(["a", "b"]),
+        iter(lambda: 1, 2),
+        re.finditer("a", "aa"),
+        reversed([1, 2]),
+        SimpleQueue(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_iterator_is_reported_at_the_start(value, caplog):
+    state = UserState(lambda: [("sampler", SimpleNamespace(rest=value))])
+    state.begin()
+    state.report_unsavable()
+    assert f"sampler.rest ({type(value).__name__}) changes during training" in caplog.text
+
+
+def system_draw():
+    return os.urandom(1)
+
+
+def cached_by_helper():
+    def noise():
+        return random.random()
+
+    @cache
+    def value(index):
+        return noise()
+
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (system_draw, "draws random numbers from the operating system"),
+        (cached_by_helper(), "changes during training and cannot be saved"),
+    ],
+)
+def test_functions_whose_results_nobody_can_repeat_are_reported_at_the_start(
+    value, expected, caplog
+):
+    state = UserState(lambda: [("sampler", SimpleNamespace(call=value))])
+    state.begin()
+    state.report_unsavable()
+    assert expected in caplog.text
+
+
+def test_a_module_that_is_no_part_of_the_model_is_saved():
+    def build():
+        model = nn.Linear(1, 1)
+        model.hidden = [nn.BatchNorm1d(1)]
+        return model
+
+    model, other = build(), build()
+    state = UserState(lambda: [("model", model)])
+    state.begin()
+    model.hidden[0].running_mean += 1
+    resumed = UserState(lambda: [("model", other)])
+    resumed.begin()
+    resumed.restore(state.capture())
+    assert other.hidden[0].running_mean.item() == 1
+
+
+def test_a_buffer_that_is_registered_during_training_is_reported(caplog):
+    model = nn.Linear(1, 1)
+    state = UserState(lambda: [("model", model)])
+    state.begin()
+    model.register_buffer("late", torch.zeros(1))
+    state.capture()
+    assert "model.late was registered during training" in caplog.text
+
+
+def test_an_item_that_is_set_from_itself_counts():
+    def count(table, key):
+        table.seen[key] = table.seen.get(key, 0) + 1
+
+    def keep(table, key):
+        table.kept[key] = key * 2
+
+    assert facts_of(count).counts == {"seen"}
+    assert facts_of(keep).counts == set()

@@ -3,6 +3,7 @@
 import json
 import logging
 import operator
+import os
 import random
 import re
 import shutil
@@ -12,6 +13,8 @@ import threading
 import time
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cached_property, wraps
+from importlib import invalidate_caches
 from types import MappingProxyType
 
 import numpy as np
@@ -26,6 +29,7 @@ from stoker.board.app import differences
 from stoker.checkpoint import CheckpointError
 from stoker.cli.main import main
 from stoker.config import ConfigError, load
+from stoker.core.bytecode import code_hash
 from stoker.core.describe import Description
 from stoker.core.digest import array_text
 from stoker.engine.describe_model import describe_model
@@ -498,3 +502,160 @@ def described_training(gradient=1.0, update=1.0, scale=1.0):
 def test_hooks_of_torch_and_settings_of_an_optimizer_are_part_of_a_run(edit):
     assert described_training() == described_training()  # with other weights
     assert described_training() != described_training(**{edit: 2.0})
+
+
+# Code
+
+CODE = """
+def outer(x, k=1):
+    y = [i * 2 for i in x]
+    z, unused = 1, 2
+    class Inner:
+        width = 3
+    def inner(q):
+        return q + y[0] + z + k
+    for j in range(3):
+        try:
+            print(j, end="")
+        except ValueError:
+            pass
+    return inner
+"""
+
+
+def code_of(source):
+    space = {}
+    exec(source, space)
+    return code_hash(space["outer"].__code__)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    y =", '    """Do it."""\n    y ='),
+        ("        width", '        """A class."""\n        width'),
+        ("        return q", '        """Add."""\n        return q'),
+        (
+            "    y = [i * 2 for i in x]",
+            "    # twice\n    y = [\n        item * 2 for item in x\n    ]",
+        ),
+        ("    z, unused = 1, 2", "    pass\n    z, unused = 1, 2"),
+        (
+            "for j in range(3):\n        try:\n            print(j,",
+            "for n in range(3):\n        try: print(n,",
+        ),
+        ("    z, unused = 1, 2", "    z, unused = (1, 0x2)"),
+    ],
+)
+def test_docstrings_names_of_local_variables_and_line_breaks_are_no_other_code(old, new):
+    assert old in CODE
+    assert code_of(CODE.replace(old, new)) == code_of(CODE)
+    assert code_of(re.sub(r"\by\b", "zz", CODE)) == code_of(CODE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i * 2", "i * 3"),
+        ("width = 3", "width = 4"),
+        ("y[0] + z", "z + y[0]"),
+        ("z, unused = 1, 2", "unused, z = 1, 2"),
+        ("ValueError", "TypeError"),
+        ('end=""', 'sep=""'),
+        ("range(3)", "range(4)"),
+        ("def outer(x, k=1)", "def outer(x, *k)"),
+        ("y[0] + z + k", "y[0] + k + z"),
+    ],
+)
+def test_another_operation_constant_or_keyword_is_other_code(old, new):
+    assert code_of(CODE.replace(old, new, 1)) != code_of(CODE)
+
+
+def limited(most):
+    def decorate(function):
+        @wraps(function)
+        def inner(self, x):
+            return min(most, function(self, x))
+
+        return inner
+
+    return decorate
+
+
+def made_of(most=1.0, activation=torch.relu, kept=2.0):
+    class Made:
+        act = staticmethod(activation)
+
+        @limited(most)
+        def call(self, x):
+            return x
+
+        @cached_property
+        def kept(self):
+            return kept
+
+    return Made()
+
+
+@pytest.mark.parametrize("change", [{"most": 2.0}, {"activation": torch.tanh}, {"kept": 3.0}])
+def test_decorators_and_other_attributes_of_classes_count(change):
+    assert parts(made_of()) == parts(made_of())
+    assert parts(made_of(**change)) != parts(made_of())
+
+
+def test_functions_that_replace_those_of_a_library_count(monkeypatch):
+    def call(x):
+        return nn.functional.gelu(x)
+
+    before, linear = parts(call), parts(nn.Linear(1, 1))
+    monkeypatch.setattr(nn.functional, "gelu", lambda x: x)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x)
+    assert parts(call) != before
+    assert parts(nn.Linear(1, 1)) != linear
+
+
+def test_a_module_that_a_function_imports_itself_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def call(x):
+        import imported_by_a_function
+
+        return x * imported_by_a_function.FACTOR
+
+    found = []
+    for factor in (1, 2):
+        (tmp_path / "imported_by_a_function.py").write_text(f"FACTOR = {factor}\n")
+        found.append(parts(call))
+        call(1)
+        found.append(parts(call))
+        sys.modules.pop("imported_by_a_function")
+        invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    assert found[0] != found[2]
+    assert found[1] != found[3]
+
+
+def test_a_script_that_is_moved_with_its_files_is_the_same(tmp_path, monkeypatch):
+    found = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "rows.txt").write_text("1")
+        os.utime(folder / "rows.txt", (1, 1))
+        script = str(folder / "script.py")
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
+        rows = str(folder / "rows.txt")
+        found.append(parts({"folder": folder, "file": rows, "files": [rows]}, files=True))
+    assert found[0] == found[1]
+    assert "./rows.txt (1 bytes" in str(found[0])
+
+
+def test_settings_of_torch_that_change_results_count(tmp_path):
+    made(tmp_path / "run").fit(batches(), max_steps=1)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        other = made(tmp_path / "run")
+        other.fit(batches(), max_steps=1)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert other.run.dir.name == "run-2"

@@ -132,3 +132,18 @@ def test_json_is_read_the_same_without_orjson(data):
 
     if b"\\ud" not in data:  # half a surrogate pair: only json takes it
         assert outcome(_parse_strictly) == outcome(parse_json)
+
+
+@pytest.mark.parametrize(("steps", "state"), [(40, "finished"), (90, "stopped")])
+def test_a_run_without_log_and_ledger_has_the_state_of_its_newest_checkpoint(
+    tmp_path, steps, state
+):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(f"run: {{max_steps: {steps}}}\n")
+    make_checkpoint(run, 20)
+    make_checkpoint(run, 40)
+    reader = RunReader(run)
+    reader.read_metrics()
+    found = reader.status()
+    assert (found.state, found.step) == (state, 40)

@@ -99,6 +99,7 @@ def test_the_monitored_result_is_found_in_the_run_section_and_among_hooks():
 
 def test_processes_that_come_and_go_are_events(tmp_path):
     change = {"event": "members", "generation": 1, "left": [1], "joined": [], "members": [0, 2]}
+    change["ranks"] = [[0, 2], [3, 3]]
     lines = [
         ledger_line("a", 10.0, 0, NOTHING, event="begin", pid=1, processes=3),
         ledger_line("a", 20.0, 30, (8, 0, 0, 0, 0, 0), **change, seconds=1.5, members_lost=1.25),
@@ -107,7 +108,8 @@ def test_processes_that_come_and_go_are_events(tmp_path):
     left = next(one for one in events_of(attempts, "running") if one.kind == "left")
     assert (left.step, left.text) == (
         30,
-        "process 1; 2 processes finished the next step after 1.5 s",
+        "process 1; 2 processes finished the next step after 1.5 s; "
+        "logical ranks: 0-2 on 0, 3 on 2",
     )
     assert attempts[0].processes == 2
     assert timeline_of(attempts, "running")["seconds"]["lost with processes"] == 1.25

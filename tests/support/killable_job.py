@@ -97,7 +97,7 @@ def _watched(folder, pipes, processes, rank, number, to):
             if said is None:
                 continue
             if isinstance(said, BaseException):
-                processes[rank].join(2)
+                processes[rank].join(60)
                 if processes[rank].exitcode == -signal.SIGKILL:
                     return None  # what others say of it
                 raise said

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,10 +35,8 @@ class Noisy(Dataset):
     def __len__(self) -> int:
         return len(self.x)
 
-    on_read = staticmethod(bool)  # a test may set another, which is no code of this class
-
     def __getitem__(self, index: int):
-        type(self).on_read()
+        sys.audit("killable_run.read")  # a listener is no part of the run, as a method would be
         x = self.x[index] + 0.1 * torch.randn(6)
         return x, int(self.x[index].sum() > 0)
 
@@ -66,7 +65,7 @@ class Halt(Hook):
         self.left = nth
         self.pipe = pipe
         if point == "fetch":
-            Noisy.on_read = self.count
+            sys.addaudithook(lambda event, _: event == "killable_run.read" and self.count())
         elif point == "backward":
             self.after_forward = lambda run: run.outputs[-1].loss.register_hook(self.count)
         else:

@@ -92,7 +92,7 @@ def attempt(name: str, folder: Path, kill_at: int | None = None) -> dict[str, An
         result = ours.recv() if ours.poll() else None
     except EOFError:
         result = None
-    process.join(60)
+    process.join()
     if isinstance(result, str):
         raise AssertionError(result)
     return result

@@ -10,13 +10,15 @@ upgrade of a package does not make every function a different one.
 
 import builtins
 import dis
-import inspect
+import os
 import random
 import sys
 import sysconfig
 from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -28,7 +30,8 @@ from numpy.random import mtrand
 _NAMES = (
     "stoker torch numpy pandas pyarrow scipy sklearn PIL cv2 h5py datasets tokenizers transformers "
     "accelerate safetensors torchmetrics torchdata tqdm rich wandb mlflow tensorboard tensorboardX "
-    "matplotlib pytest psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf"
+    "matplotlib psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf "
+    "pytest _pytest pluggy xdist hypothesis coverage IPython ipykernel"
 )
 _LIBRARIES = frozenset(_NAMES.split())
 """Packages whose objects keep no state that a training depends on, or save it themselves."""
@@ -50,15 +53,21 @@ _MUTATORS = {
 
 _LOADS_NAME = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
 _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+_LOADS_LOCAL = {"LOAD_FAST", "LOAD_DEREF", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_CLOSURE"}
+_STORES_LOCAL = {"STORE_FAST", "STORE_DEREF"}
+_SKIPPED = {"PUSH_NULL", "EXTENDED_ARG"}
 
 _READING = {"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"}
 """Where reading a dataset, a sampler or a transform begins."""
 
 
 @lru_cache(maxsize=4000)
-def is_library(module_name: str | None) -> bool:
-    """Return whether a module belongs to Python or to a package whose state is not searched."""
-    if module_name is None:
+def is_library(module_name: object) -> bool:
+    """Return whether a module belongs to Python or to a package whose state is not searched.
+
+    ``__module__`` of a compiled class may be no text: Cython's types have a descriptor there.
+    """
+    if not isinstance(module_name, str):
         return True
     package = module_name.partition(".")[0]
     if package in ("__main__", "__mp_main__"):
@@ -76,8 +85,10 @@ class Facts:
         counts: attributes and global variables that it sets from their own value.
         sets: attributes that it sets.
         fills: attributes whose container it modifies.
-        draws: the global generators it draws from: "random", "numpy", "torch".
+        draws: the global generators it draws from: "random", "numpy", "torch", or "os" for numbers
+            of the operating system, which no seed repeats.
         draws_while_yielding: those it draws from in a loop that yields.
+        pending: modules that it imports itself and that are not imported yet.
     """
 
     variables: list[tuple[dict[str, Any], str]] = field(default_factory=list)
@@ -87,14 +98,23 @@ class Facts:
     fills: set[str] = field(default_factory=set)
     draws: set[str] = field(default_factory=set)
     draws_while_yielding: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
+
+
+def facts_of(function: FunctionType) -> Facts:
+    """Return what a function does, including the functions defined inside it."""
+    facts = _facts_of(function)
+    if facts.pending and any(name in sys.modules for name in facts.pending):
+        return _facts_of.__wrapped__(function)
+    return facts
 
 
 @lru_cache(maxsize=2000)
-def facts_of(function: FunctionType) -> Facts:
-    """Return what a function does, including the functions defined inside it."""
+def _facts_of(function: FunctionType) -> Facts:
     facts = Facts()
+    enclosed = {n: v for n, v in closure_of(function) if isinstance(v, ModuleType)}
     for code in _codes(function.__code__):
-        _read(code, function.__globals__, facts)
+        _read(code, function.__globals__, enclosed, facts)
     return facts
 
 
@@ -142,16 +162,22 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _read(code: CodeType, namespace: dict[str, Any], facts: Facts) -> None:
+def _read(
+    code: CodeType, namespace: dict[str, Any], enclosed: Mapping[str, ModuleType], facts: Facts
+) -> None:
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
     passes_generator = any("generator" in _names(constant) for constant in code.co_consts)
     yielding = _yielding_loops(instructions)
     line: list[Any] = []
     current: Any = None
+    package = namespace.get("__package__") or ""
+    modules = {**enclosed, **_local_modules(instructions, package, facts)}
     for one in instructions:
         if one.starts_line is not None and one.starts_line is not False:
             line = []
-        current = _follow(one, current, namespace, facts)
+        before, current = current, _follow(one, current, modules, namespace, facts)
+        if isinstance(before, ModuleType) and one.opname not in _LOADS_ATTRIBUTE | _SKIPPED:
+            _note_all_of(before, facts)
         drawn = _draws(current, one.argval if one.opname in _LOADS_ATTRIBUTE else "")
         if drawn and not (drawn == "torch" and passes_generator):
             facts.draws.add(drawn)
@@ -161,8 +187,16 @@ def _read(code: CodeType, namespace: dict[str, Any], facts: Facts) -> None:
         line.append(one)
 
 
-def _follow(one: Any, current: Any, namespace: dict[str, Any], facts: Facts) -> Any:
+def _follow(
+    one: Any,
+    current: Any,
+    modules: Mapping[str, ModuleType],
+    namespace: dict[str, Any],
+    facts: Facts,
+) -> Any:
     """Return the variable, or the attribute of a module, that an instruction loads."""
+    if one.opname in _LOADS_LOCAL and one.argval in modules:
+        return modules[one.argval]
     if one.opname in _LOADS_NAME and one.argval in namespace:
         facts.variables.append((namespace, one.argval))
         return namespace[one.argval]
@@ -171,7 +205,38 @@ def _follow(one: Any, current: Any, namespace: dict[str, Any], facts: Facts) -> 
         if isinstance(current, ModuleType) and one.argval in vars(current):
             facts.variables.append((vars(current), one.argval))
             return vars(current)[one.argval]
-    return current if one.opname in ("PUSH_NULL", "EXTENDED_ARG") else None
+    return current if one.opname in _SKIPPED else None
+
+
+def _local_modules(instructions: list[Any], package: str, facts: Facts) -> dict[str, ModuleType]:
+    """Return the modules that a function imports itself, by the names of its variables."""
+    found: dict[str, ModuleType] = {}
+    module: ModuleType | None = None
+    for before, one in pairwise(instructions):
+        if one.opname == "IMPORT_NAME":
+            base = before.argval if before.opname == "LOAD_CONST" else None
+            name = f"{package}.{one.argval}".strip(".") if package else one.argval
+            candidates = (one.argval, name)
+            module = next((sys.modules[n] for n in candidates if n in sys.modules), None)
+            if module is None:
+                facts.pending.update(candidates)
+            elif base is None:  # import a.b as c binds the last part, import a.b the first
+                module = sys.modules.get(one.argval, module)
+        elif one.opname == "IMPORT_FROM" and module is not None:
+            if isinstance(value := vars(module).get(one.argval), ModuleType):
+                found[one.argval] = value
+            else:
+                facts.variables.append((vars(module), one.argval))
+        elif one.opname in _STORES_LOCAL and before.opname == "IMPORT_NAME" and module is not None:
+            found[one.argval] = module
+    return found
+
+
+def _note_all_of(module: ModuleType, facts: Facts) -> None:
+    """Note all variables of a user's module that a function passes on, to ``getattr`` say."""
+    if is_user_file(getattr(module, "__file__", None) or "<frozen"):
+        names = [n for n in vars(module) if not n.startswith("__")]
+        facts.variables.extend((vars(module), name) for name in names)
 
 
 def _names(constant: Any) -> tuple[Any, ...]:
@@ -194,6 +259,15 @@ def _note_writes(one: Any, line: list[Any], facts: Facts) -> None:
         facts.fills.update(i.argval for i in line[-1:] if _is_load(i))
     elif one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
         facts.fills.update(i.argval for i in line if _is_load(i))
+        facts.counts.update(_counted_items(line))
+
+
+def _counted_items(line: list[Any]) -> Iterator[str]:
+    """Yield containers of which a line sets an item from an item: ``n[k] = n.get(k, 0) + 1``."""
+    operations = [i.argrepr for i in line if i.opname.startswith(("BINARY_OP", "INPLACE"))]
+    loads = [i.argval for i in line if i.opname in _LOADS_ATTRIBUTE | _LOADS_NAME]
+    in_place = any(text.endswith("=") for text in operations)
+    yield from (n for n in set(loads) if in_place or (operations and loads.count(n) > 1))
 
 
 def _yielding_loops(instructions: list[Any]) -> list[tuple[int, int]]:
@@ -207,6 +281,8 @@ def _draws(function: Any, method: str) -> str:
     """Return the global generator that a function or a tensor's method draws from, or ""."""
     if method in _TENSOR_DRAWS:
         return "torch"
+    if isinstance(function, FunctionType | BuiltinFunctionType) and _asks_system(function):
+        return "os"
     if not isinstance(function, BuiltinFunctionType | MethodType):
         return ""
     owner = getattr(function, "__self__", None)
@@ -216,6 +292,13 @@ def _draws(function: Any, method: str) -> str:
         return "numpy" if function.__name__ not in ("get_state", "set_state", "seed") else ""
     name = getattr(function, "__name__", "")
     return "torch" if name in _TORCH_DRAWS and getattr(torch, name, None) is function else ""
+
+
+def _asks_system(function: Any) -> bool:
+    """Return whether a function returns random numbers of the operating system."""
+    if function is os.urandom or function.__module__ == "secrets":
+        return True
+    return bool(function.__module__ == "uuid" and function.__name__ in ("uuid1", "uuid4"))
 
 
 # Code of the user
@@ -248,7 +331,7 @@ def is_user_code(code: CodeType, module: str | None) -> bool:
 
 def is_user_class(kind: type) -> bool:
     """Return whether a class has a method that the user wrote."""
-    if kind.__module__.partition(".")[0] in _PACKAGES:
+    if str(kind.__module__).partition(".")[0] in _PACKAGES:
         return False
     return any(True for _ in own_functions(kind))
 
@@ -258,27 +341,109 @@ def own_functions(kind: type) -> Iterator[FunctionType]:
     for name, value in vars(kind).items():
         if name in _UNUSED:
             continue
-        wrapped = isinstance(value, staticmethod | classmethod)
-        found = value.__func__ if wrapped else getattr(value, "fget", None) or value
-        found = inspect.unwrap(found) if callable(found) else found
-        if isinstance(found, FunctionType) and is_user_code(found.__code__, found.__module__):
-            yield found
+        for found in _layers(value):
+            if isinstance(found, FunctionType) and is_user_code(found.__code__, found.__module__):
+                yield found
+
+
+def _layers(value: Any) -> Iterator[Any]:
+    """Yield the functions behind an attribute of a class: of decorators, then what they wrap."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    elif isinstance(value, property):
+        yield from (one for one in (value.fset, value.fdel) if one is not None)
+        value = value.fget
+    seen: set[int] = set()
+    while callable(value) and id(value) not in seen:
+        seen.add(id(value))
+        yield value
+        value = getattr(value, "__dict__", {}).get("__wrapped__")
 
 
 def code_hash(code: CodeType) -> str:
-    """Return 8 digits that identify what code does, including the functions within it."""
-    checksum = xxhash.xxh3_64()
-    for one in _codes(code):
-        names = (one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars)
-        counts = (one.co_argcount, one.co_kwonlyargcount, one.co_posonlyargcount)
-        constants = [
-            _constant(value)
-            for index, value in enumerate(one.co_consts)
-            if index or not isinstance(value, str)  # the first is the docstring
-        ]
-        described = (one.co_code, names, counts, one.co_exceptiontable, constants)
-        checksum.update(repr(described).encode("utf-8", "surrogatepass"))
-    return str(checksum.hexdigest())[:8]
+    """Return 8 digits that identify what code does, including the functions within it.
+
+    Comments, docstrings, annotations of variables, line breaks and the names of local variables
+    do not count.
+    """
+    return str(
+        xxhash.xxh3_64(repr(_described(code, {})).encode("utf-8", "surrogatepass")).hexdigest()
+    )[:8]
+
+
+_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x200  # *args, **kwargs, generators and coroutines
+_WITHOUT_EFFECT = (
+    "NOP",
+    "EXTENDED_ARG",
+    "CACHE",
+    "PRECALL",
+    "RESUME",
+    "MAKE_CELL",
+    "COPY_FREE_VARS",
+)
+
+
+def _described(code: CodeType, cells: Mapping[str, str]) -> list[Any]:
+    """Return what code does as a list, given labels for variables of the functions around it."""
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = list(dis.get_instructions(code))
+    kept = [one for one in found if one.opname not in _WITHOUT_EFFECT]
+    kept = [one for at, one in enumerate(kept) if not _is_docstring(kept, at)]
+    own = dict.fromkeys(one.argval for one in kept if one.argval in code.co_cellvars)
+    labels = {**cells, **{name: f"{len(cells)} {at}" for at, name in enumerate(own)}}
+    numbers = _numbers(found, kept)
+    effects = [(one.opname, _operand(one, code, numbers, labels)) for one in kept]
+    return [
+        named if code.co_name != "<lambda>" else (),
+        (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags & _FLAGS),
+        [one for _, run in groupby(effects, key=itemgetter(0)) for one in _in_order(list(run))],
+        _handlers(code, numbers),
+        [_described(one, labels) for one in code.co_consts if isinstance(one, CodeType)],
+    ]
+
+
+def _in_order(run: list[Any]) -> list[Any]:
+    """Return equal instructions as they are, but the variables of a closure sorted."""
+    return sorted(run) if run[0][0] == "LOAD_CLOSURE" else run
+
+
+def _numbers(found: list[Any], kept: list[Any]) -> dict[int, int]:
+    """Return the numbers of instructions that are kept, or of the next one, by offset."""
+    starts = {one.offset: number for number, one in enumerate(kept)}
+    numbers, following = dict[int, int](), len(kept)
+    for one in reversed(found):
+        numbers[one.offset] = following = starts.get(one.offset, following)
+    return numbers
+
+
+def _handlers(code: CodeType, numbers: Mapping[int, int]) -> list[Any]:
+    """Return where exceptions are handled."""
+    entries = getattr(dis, "_parse_exception_table", lambda _: ())(code)
+    return [
+        (*(numbers.get(at, -1) for at in (one.start, one.end, one.target)), one.depth, one.lasti)
+        for one in entries
+    ]
+
+
+def _is_docstring(kept: list[Any], at: int) -> bool:
+    """Return whether an instruction stores the docstring of a class within a function."""
+    one = kept[at + 1] if at + 1 < len(kept) and kept[at].opname == "LOAD_CONST" else kept[at]
+    return bool(one.opname == "STORE_NAME" and one.argval == "__doc__")
+
+
+def _operand(one: Any, code: CodeType, numbers: Mapping[int, int], cells: Mapping[str, str]) -> Any:
+    """Return what an instruction works on, without the names of local variables."""
+    if one.opname == "KW_NAMES":
+        return _constant(code.co_consts[one.arg])
+    if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+        return numbers.get(one.argval, -1)
+    if one.opcode in dis.hasconst:
+        return _constant(one.argval)
+    if one.opcode in dis.hasfree:
+        return cells.get(one.argval, f"name {one.argval}")
+    if one.opcode in dis.hasname:
+        return one.argval, one.arg & 1 if one.opname in ("LOAD_GLOBAL", "LOAD_ATTR") else 0
+    return one.arg
 
 
 def _constant(value: Any) -> str:
@@ -335,10 +500,50 @@ def used_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
         value = function.__globals__[name]
         if not isinstance(value, ModuleType):
             yield name, value
-        elif is_user_file(getattr(value, "__file__", None) or "<frozen"):
-            for inner in sorted(names & vars(value).keys()):
-                if not isinstance(vars(value)[inner], ModuleType):
-                    yield f"{name}.{inner}", vars(value)[inner]
+        else:
+            yield from _used_of_module(name, value, names, 4)
+    enclosed = [pair for pair in closure_of(function) if isinstance(pair[1], ModuleType)]
+    for name, module in (*enclosed, *_local_imports(function)):
+        if isinstance(module, ModuleType):
+            yield from _used_of_module(name, module, names, 4)
+        else:
+            yield name, module
+
+
+def _used_of_module(
+    name: str, module: ModuleType, names: Set[str], depth: int
+) -> Iterator[tuple[str, Any]]:
+    """Yield what code with some names uses of a user's module, or what replaces a library's."""
+    is_own = is_user_file(getattr(module, "__file__", None) or "<frozen")
+    for inner in sorted(names & vars(module).keys()):
+        value = vars(module)[inner]
+        if isinstance(value, ModuleType):
+            if depth and value is not module:
+                yield from _used_of_module(f"{name}.{inner}", value, names, depth - 1)
+        elif is_own or _is_patch(value):
+            yield f"{name}.{inner}", value
+
+
+def _is_patch(value: Any) -> bool:
+    """Return whether a function in a library's module is one of the user."""
+    return isinstance(value, FunctionType) and is_user_code(value.__code__, value.__module__)
+
+
+def _local_imports(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the modules that a function imports itself; the source of those not imported yet."""
+    found = list(dis.get_instructions(function.__code__))
+    for name in dict.fromkeys(one.argval for one in found if one.opname == "IMPORT_NAME"):
+        full = f"{function.__globals__.get('__package__') or ''}.{name}".strip(".")
+        module = sys.modules.get(name) or sys.modules.get(full)
+        if module is not None:
+            yield name, module
+        else:
+            folders = [os.path.dirname(function.__code__.co_filename), *sys.path]
+            paths = (os.path.join(folder, *name.split(".")) for folder in folders)
+            files = (path for base in paths for path in (f"{base}.py", f"{base}/__init__.py"))
+            source = next((path for path in files if os.path.isfile(path)), None)
+            if source is not None and is_user_file(source):
+                yield f"{name} source", Path(source).read_bytes()
 
 
 def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:

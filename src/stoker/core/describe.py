@@ -28,9 +28,12 @@ from types import (
     BuiltinFunctionType,
     FunctionType,
     GeneratorType,
+    GetSetDescriptorType,
     MappingProxyType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
+    WrapperDescriptorType,
 )
 from typing import Any, TypeAlias
 
@@ -52,7 +55,7 @@ from stoker.core.bytecode import (
 )
 from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.library_values import belongs_to_process
-from stoker.core.object_search import RNGS, attributes, hooks_of
+from stoker.core.object_search import RNGS, attributes, global_hooks, hooks_of
 from stoker.core.seed import seed_or_none
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
@@ -158,7 +161,8 @@ class Description:
 
     @contextmanager
     def _reading_files(self, folders: tuple[str, ...]) -> Iterator[None]:
-        before, self._folders = self._folders, folders
+        here = _folder_of_script() if folders else ""
+        before, self._folders = self._folders, (*folders, here) if here else folders
         try:
             yield
         finally:
@@ -210,6 +214,7 @@ class Description:
             if isinstance(value, kind) and not isinstance(value, bool):
                 value = as_plain(value)  # of a subclass, such as a scalar of NumPy
         if isinstance(value, str):
+            value = _from_script(value)
             known = file_text(value, self._folders) if self._folders else None
             if known is not None:
                 return known
@@ -239,7 +244,7 @@ class Description:
         elif isinstance(value, type):
             self.put(key, value.__qualname__)
             self._add_class(value)
-        elif type(value).__module__.partition(".")[0] == "pandas":
+        elif str(type(value).__module__).partition(".")[0] == "pandas":
             self.put(key, _frame_text(value))
         else:
             self.put(key, _type_name(value))
@@ -269,6 +274,7 @@ class Description:
             value = sorted(value, key=digest)
         plain = all(isinstance(one, _SCALARS) for one in value[:_MAX_ITEMS])
         if len(value) > _MAX_ITEMS or files:
+            value = [_from_script(one) if type(one) is str else one for one in value]
             self.put(key, f"{len(value)} items #{digest(value, files=self._folders)}")
         elif plain:
             self.put(key, [self._scalar(one) for one in value])
@@ -295,7 +301,7 @@ class Description:
     def _add_class(self, kind: type) -> None:
         """Hash the methods of the user's own classes, and describe the constants in them."""
         for base in kind.__mro__:
-            if base.__module__.partition(".")[0] in ("torch", "stoker", "builtins", "numpy"):
+            if str(base.__module__).partition(".")[0] in ("torch", "stoker", "builtins", "numpy"):
                 continue
             if id(base) in self._seen or not is_user_class(base):
                 continue
@@ -305,10 +311,18 @@ class Description:
                 self._add_code(function)
                 filled |= changed_attributes(function.__code__)
             for name, value in vars(base).items():
-                plain = isinstance(value, bool | int | float | str | tuple)
-                constant = isinstance(value, list | dict | Set) and name not in filled
-                if (plain or constant) and not name.startswith("__") and name not in OF_LAYOUT:
-                    self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", value, 2)
+                shown = not name.startswith(("__", "_abc_")) and name not in OF_LAYOUT
+                if shown and name not in filled and _is_setting(value):
+                    held = value.__func__ if isinstance(value, staticmethod) else value
+                    self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", held, 2)
+
+    def _add_patches(self, kind: type) -> None:
+        """Hash the functions of a user that replace those of a library's class."""
+        for base in kind.__mro__:
+            if id(base) not in self._seen and not is_user_class(base):
+                self._seen[id(base)] = "", base
+                for function in own_functions(base):
+                    self._add_code(function)
 
     def _add_function(self, key: str, function: FunctionType, depth: int) -> None:
         if not is_user_code(function.__code__, function.__module__):
@@ -374,11 +388,14 @@ class Description:
             content: also the values of all its buffers, such as the weights of a criterion.
         """
         first: dict[int, str] = {}
+        for name, hook in global_hooks():
+            self._add(f"{key}.{name}", hook, 3)
         for name, one in module.named_modules():
             path = f"{key}.{name}".rstrip(".")
             self._seen[id(one)] = path, one
             self.put(path, _type_name(one))
             self._add_class(type(one))
+            self._add_patches(type(one))
             for attribute, value in attributes(one).items():
                 shown = attribute.strip("_")
                 if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
@@ -389,7 +406,7 @@ class Description:
     def add_hooks(self, path: str, owner: Any) -> None:
         """Describe the functions that torch calls around a module, a gradient or an update."""
         for name, hook in hooks_of(owner):
-            if isinstance(hook, FunctionType):
+            if isinstance(hook, FunctionType | partial | MethodType) or is_user_class(type(hook)):
                 self._add(f"{path}.{name}", hook, 3)
 
     def _add_tensors(
@@ -417,10 +434,25 @@ _NOT_A_LEAF = object()
 _MAPPINGS = (dict, nn.ModuleDict)
 
 
+_OF_CLASS = (
+    *(FunctionType, classmethod, property, type, ModuleType, nn.Module, GeneratorType),
+    *(GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType),
+)
+"""What a class has that is described elsewhere, or is no setting."""
+
+
+def _is_setting(value: Any) -> bool:
+    """Return whether an attribute of a class is a setting or an object, not one of its methods."""
+    if isinstance(value, staticmethod):
+        return not isinstance(value.__func__, FunctionType)
+    wrapped = getattr(value, "__dict__", {}).get("__wrapped__")
+    return not isinstance(value, _OF_CLASS) and wrapped is None
+
+
 def _has_parts(value: Any) -> bool:
     if isinstance(value, BuiltinFunctionType | GeneratorType):
         return False
-    return type(value).__module__.partition(".")[0] not in _OPAQUE
+    return str(type(value).__module__).partition(".")[0] not in _OPAQUE
 
 
 def _is_internal(name: str) -> bool:
@@ -458,11 +490,26 @@ _LEAVES: list[tuple[Any, Callable[[Any], Plain]]] = [
     (Tensor, tensor_text),
     (np.ndarray | np.generic, array_text),
     (bytes | bytearray | memoryview, _bytes_text),
+    (PurePath, lambda value: _from_script(str(value))),
     ((Enum, *_TEXTS), str),
     (RNGS, _seed_text),
     (ModuleType, _type_name),
 ]
 """How values without parts are described, by their types."""
+
+
+def _folder_of_script() -> str:
+    """Return the folder of the script that runs; empty in a notebook or a command."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else ""
+
+
+def _from_script(text: str) -> str:
+    """Return a path below the script as seen from there, so that both can be moved together."""
+    here = _folder_of_script() if text.startswith(os.sep) else ""
+    if len(here) > 1 and (text == here or text.startswith(here + os.sep)):
+        return f".{text[len(here) :]}"
+    return text
 
 
 def _opened(value: Any) -> Any:

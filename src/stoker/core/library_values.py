@@ -23,10 +23,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 
-from stoker.core.bytecode import facts_of, is_library
+from stoker.core.bytecode import closure_of, facts_of, is_library
 from stoker.core.digest import digest
 from stoker.core.types import Stateful
 
@@ -38,6 +39,7 @@ _NOT_COMPARED = frozenset(
 """Modules of Python whose objects belong to the process, and hold no state of a training."""
 
 _MAX_PICKLED = 2**20
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,18 @@ def _write_masked(array: Any, content: Any) -> None:
     array.data[...], array.mask = content
 
 
+def _content_of(variable: contextvars.ContextVar[Any]) -> list[Any]:
+    try:
+        return [variable.get()]
+    except LookupError:  # it has no value, and no default
+        return []
+
+
+def _set_content(variable: contextvars.ContextVar[Any], content: list[Any]) -> None:
+    for value in content:
+        variable.set(value)
+
+
 CODECS: dict[str, _Codec] = {
     "bytes": _Codec((bytearray, array), bytes, _write_items),
     "shared memory": _Codec(
@@ -92,11 +106,7 @@ CODECS: dict[str, _Codec] = {
         lambda value: value.state,
         lambda value, state: setattr(value, "state", state),
     ),
-    "context variable": _Codec(
-        (contextvars.ContextVar,),
-        lambda value: value.get(None),
-        lambda value, content: value.set(content) and None,
-    ),
+    "context variable": _Codec((contextvars.ContextVar,), _content_of, _set_content),
     "path": _Codec((PurePath,), str, build=Path),
     "decimal": _Codec((Decimal,), str, build=Decimal),
     "fraction": _Codec((Fraction,), str, build=Fraction),
@@ -119,7 +129,7 @@ def is_library_value(value: Any) -> bool:
     """Return whether a value is one of a library's that is compared, and saved if possible."""
     kind = type(value)
     if isinstance(value, FunctionType | ModuleType | type | nn.Module | Tensor):
-        return isinstance(value, Tensor) and (value.is_sparse or is_subclass(value))
+        return isinstance(value, Tensor) and (value.layout in _SPARSE or is_subclass(value))
     package = str(kind.__module__).partition(".")[0]
     if package == "torch":
         return isinstance(value, Stateful) or kind.__module__ == "torch.quasirandom"
@@ -150,6 +160,11 @@ def codec_of(value: Any) -> str | None:
     return found[0] if found is not None and _survives(value, found[1]) else None
 
 
+def codec_of_type(kind: type) -> bool:
+    """Return whether there is a codec for values of a type that can change."""
+    return any(issubclass(kind, one.kinds) for one in CODECS.values() if one.restore is not None)
+
+
 def _survives(value: Any, codec: _Codec) -> bool:
     """Return whether a rebuilt value is the same: a pandas Timestamp is no plain datetime."""
     if codec.build is None:
@@ -164,14 +179,23 @@ def library_signature(value: Any) -> Any:
         return name, digest(CODECS[name].save(value))
     if isinstance(value, CACHES):
         return value.cache_info().misses
+    if isinstance(value, Tensor):
+        return _tensor_signature(value)
     if type(value).__module__ == "sqlite3" and hasattr(value, "total_changes"):
         return value.total_changes
-    if isinstance(value, Tensor) and is_subclass(value):
-        with DisableTorchFunctionSubclass():
-            return type(value), tuple(value.shape), value._version
-    if isinstance(value, Tensor):
-        return tuple(value.shape), value._nnz(), digest(value._values()[:1024])
+    if hasattr(type(value), "hexdigest"):  # hashlib
+        return value.hexdigest()
     return type(value), _pickle_digest(value)
+
+
+def _tensor_signature(value: Any) -> Any:
+    """Return something that differs if a sparse tensor, or one of a class of its own, does."""
+    if is_subclass(value):
+        with DisableTorchFunctionSubclass():
+            content = value.detach().as_subclass(Tensor) if value.nbytes <= _MAX_PICKLED else None
+            return type(value), tuple(value.shape), value._version, digest(content)
+    values = value._values() if value.layout is torch.sparse_coo else value.values()
+    return tuple(value.shape), values.numel(), digest(values.detach().reshape(-1)[:1024])
 
 
 class _Pickler(pickle.Pickler):
@@ -211,6 +235,8 @@ CACHES = (type(lru_cache(lambda: None)),)
 
 def is_open_for_reading(value: Any) -> bool:
     """Return whether this is a file on disk whose position moves when it is read."""
+    if hasattr(type(value), "read_byte"):  # a file in memory
+        return not value.closed
     return isinstance(value, io.BufferedReader | io.TextIOWrapper | io.FileIO) and not (
         value.closed or value.writable()
     )
@@ -221,5 +247,18 @@ def keeps_random_results(cache: Any) -> bool:
     function = cache.__wrapped__
     if not isinstance(function, FunctionType):
         return False
+    return _draws_or_counts(function, set())
+
+
+def _draws_or_counts(function: FunctionType, seen: set[int]) -> bool:
+    seen.add(id(function))
     facts = facts_of(function)
-    return bool(facts.draws or facts.counts)
+    if facts.draws or facts.counts:
+        return True
+    used = [namespace.get(name) for namespace, name in facts.variables]
+    used += [value for _, value in closure_of(function)]
+    return any(
+        _draws_or_counts(one, seen)
+        for one in used
+        if isinstance(one, FunctionType) and id(one) not in seen and not is_library(one.__module__)
+    )

@@ -6,6 +6,7 @@ bytecode. The search is bounded in depth and in size.
 
 import functools
 import gc
+import io
 import itertools
 import random
 import threading
@@ -15,15 +16,17 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, EnumType
 from inspect import getmro
-from queue import Queue
+from queue import Queue, SimpleQueue
 from types import (
+    BuiltinMethodType,
     CellType,
     FunctionType,
     GeneratorType,
     MappingProxyType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     SimpleNamespace,
 )
@@ -31,12 +34,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.core.batch_list import leaves_of
-from stoker.core.bytecode import as_function, facts_of, is_library, reading_functions
-from stoker.core.library_values import CACHES, IMMUTABLE, is_library_value
+from stoker.core.bytecode import (
+    as_function,
+    facts_of,
+    is_library,
+    is_user_file,
+    reading_functions,
+)
+from stoker.core.library_values import CACHES, IMMUTABLE, codec_of_type, is_library_value
 from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
 Place: TypeAlias = tuple[str, Any]
@@ -59,8 +69,12 @@ ITERATORS: tuple[type, ...] = (
     *map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(set[int]()), iter(""))),
     torch.utils.data.dataloader._BaseDataLoaderIter,
     torch.optim.Optimizer,
+    SimpleQueue,
 )
 """Types with a state that cannot be saved from outside: they advance when they are used."""
+
+_GLOBAL_RNGS: tuple[Any, ...] = (random._inst, mtrand._rand, torch.default_generator)
+"""The generators of the process, which every checkpoint holds anyway."""
 
 _VALUES = (*SCALARS, *RNGS, *CONTAINERS, *ITERATORS, np.generic, Enum)
 _ROOT_VALUES = (*SCALARS, *RNGS, *ARRAYS, *ITERATORS)
@@ -69,11 +83,15 @@ _FIXED = (*SCALARS, *IMMUTABLE)
 MAX_ITEMS = 10_000
 """Containers with more items are compared by a sample."""
 
-_LEAVES = (*SCALARS, *RNGS, *ITERATORS, np.generic, Enum)
+_LEAVES = (*RNGS, *ITERATORS)
 _MAX_DEPTH = 24
 MAX_VALUES = 30_000
 _MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
+
+_METHODS = (MethodType, BuiltinMethodType, MethodWrapperType)
+_REPLACED = (*SCALARS, np.generic, Enum, *IMMUTABLE)
+"""Types of values that cannot change, so that a place has another one if its value changes."""
 
 _PROXIES = (MappingProxyType, *weakref.ProxyTypes)
 _OPEN_CLASSES = (
@@ -112,6 +130,26 @@ _OF_THE_PROCESS = frozenset({"pid", "_pid", "fd", "_fd", "port", "_port", "filen
 """Attributes that describe the process, and mean nothing in another one."""
 
 
+@dataclass(frozen=True)
+class Same:
+    """Stands for an array, a container or a generator that was found at another place before."""
+
+    place: Place
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Which object an attribute or a variable refers to.
+
+    Args:
+        name: the path of an object that was there when the run began; None for a later one.
+        kind: the name of its class, or of the function.
+    """
+
+    name: str | None
+    kind: str
+
+
 @dataclass
 class Found:
     """What a search found.
@@ -121,12 +159,18 @@ class Found:
         values: the values, by place.
         functions: the functions that user code runs, by path.
         complete: whether nothing was left out because there was too much.
+        references: the objects and functions that attributes refer to, by place.
+        objects: the same objects, by path.
+        registered: the parameters and buffers of a model, which others save.
     """
 
     owners: dict[str, Any] = field(default_factory=dict)
     values: dict[Place, Any] = field(default_factory=dict)
     functions: dict[str, FunctionType] = field(default_factory=dict)
     complete: bool = True
+    references: dict[Place, Reference] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
 
 
 class ValuesByPosition:
@@ -139,9 +183,19 @@ class ValuesByPosition:
         dict.__setitem__(self._owner, list(self._owner)[position], value)
 
 
-def search(roots: Iterable[tuple[str, Any]], ignore: Iterable[Any] = ()) -> Found:
-    """Return what is reachable from objects given by name; objects in ``ignore`` are left out."""
-    searcher = _Searcher({id(one) for one in ignore})
+def search(
+    roots: Iterable[tuple[str, Any]],
+    ignore: Iterable[Any] = (),
+    known: Mapping[int, str] | None = None,
+) -> Found:
+    """Return what is reachable from objects given by name.
+
+    Args:
+        roots: where to begin.
+        ignore: objects to leave out.
+        known: the paths of objects of an earlier search, by their ids, which they keep.
+    """
+    searcher = _Searcher({id(one) for one in (*_GLOBAL_RNGS, *ignore)}, known)
     for name, root in roots:
         searcher.root(name, root)
     return searcher.found
@@ -156,13 +210,17 @@ def name_of(place: Place) -> str:
 
 
 class _Searcher:
-    def __init__(self, seen: set[int]) -> None:
+    def __init__(self, seen: set[int], known: Mapping[int, str] | None = None) -> None:
         self.found = Found()
-        self._seen = seen
-        self._is_saved = False  # whether the parameters of modules are saved by others
+        self._seen, self._known = seen, known
+        self._places: dict[int, Place] = {}
+        self._paths: dict[int, str] = {}
+        self._classes: set[int] = set()
+        self._saved: set[int] = set()  # modules whose parameters and buffers others save
 
     def root(self, name: str, value: Any) -> None:
-        self._is_saved = name in SAVED_ROOTS
+        if name in SAVED_ROOTS and isinstance(value, nn.Module):
+            self._saved.update(map(id, value.modules()))
         holder = [value]  # so that a root that is a plain container is found as well
         self.found.owners[name] = holder
         if isinstance(value, torch.optim.Optimizer):
@@ -175,27 +233,59 @@ class _Searcher:
     def _visit(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
         """Record a value, or search the object that it is."""
         found = self.found
-        if type(value) in SCALAR_TYPES:
-            found.values[owner, key] = value
-        elif type(value) in _PROXIES:
+        if type(value) in _PROXIES:
             self._visit(owner, key, _behind(value), path, depth)
+        elif type(value) in SCALAR_TYPES or isinstance(value, _REPLACED):
+            found.values[owner, key] = value
+        elif isinstance(value, _METHODS):
+            self._method(path, value, depth)
         elif id(value) in self._seen:
-            return
+            self._again(owner, key, value)
         elif len(found.values) > MAX_VALUES or depth == 0:
             found.complete = found.complete and not depth
-        elif isinstance(value, _LEAVES) or _is_array(value):
-            self._seen.add(id(value))
-            found.values[owner, key] = value
+        elif isinstance(value, _LEAVES) or _is_array(value) or is_iterator(value):
+            self._first_at(owner, key, value)
         elif is_container(value):
-            self._container(owner, key, value, path, depth)
+            self._first_at(owner, key, value)
+            self._container(value, path, depth)
+            if not is_library(type(value).__module__):
+                self._of_container(value, path, depth)
         else:
-            if isinstance(value, CACHES) or is_opaque(value):
-                found.values[owner, key] = value
-            self._search(path, value, depth)
+            self._open(owner, key, value, path, depth)
 
-    def _container(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
+    def _open(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
+        """Search an object, and record it as a value if it is one of a library."""
+        if isinstance(value, CACHES) or is_opaque(value):
+            self.found.values[owner, key] = value
+        elif _is_of_user(value):
+            path = self._refer(owner, key, value, path)
+        self._search(path, value, depth)
+
+    def _first_at(self, owner: str, key: Any, value: Any) -> None:
         self._seen.add(id(value))
+        self._places[id(value)] = owner, key
         self.found.values[owner, key] = value
+
+    def _again(self, owner: str, key: Any, value: Any) -> None:
+        """Record that a place has a value or an object that was found before."""
+        first = self._places.get(id(value), (owner, key))
+        if first != (owner, key):
+            self.found.values.setdefault((owner, key), Same(first))
+        elif _is_of_user(value):
+            self._refer(owner, key, value, name_of((owner, key)))
+
+    def _refer(self, owner: str, key: Any, value: Any, path: str) -> str:
+        """Record which object a place refers to; return the path of that object."""
+        path = self._paths.setdefault(id(value), path)
+        name = path if self._known is None else self._known.get(id(value))
+        if name is not None:
+            path = name
+            self.found.objects.setdefault(name, value)
+        self.found.references[owner, key] = Reference(name, _kind_name(value))
+        return path
+
+    def _container(self, value: Any, path: str, depth: int) -> None:
+        """Search the items of a container, unless it is a plain value."""
         if is_plain(value):
             return
         self.found.owners[path] = value
@@ -211,12 +301,22 @@ class _Searcher:
             if not (is_fixed and isinstance(item, _FIXED)):
                 self._visit(path, index, item, f"{path}[{index!r}]", depth - 1)
 
+    def _of_container(self, value: Any, path: str, depth: int) -> None:
+        """Search the attributes of a container of a user's class."""
+        held = getattr(value, "__dict__", {})
+        self.found.owners[f"{path} attributes"] = held
+        for name, item in list(held.items()):
+            self._visit(f"{path} attributes", name, item, f"{path}.{name}", depth - 1)
+        self._class(type(value), depth)
+
     def _search(self, path: str, value: Any, depth: int) -> None:
         """Search what an object holds and what its functions use."""
-        if id(value) in self._seen or isinstance(value, ModuleType):
+        if id(value) in self._seen:
             return
         self._seen.add(id(value))
-        if (searcher := _searcher_for(type(value))) is not None:  # type: ignore[arg-type]
+        if isinstance(value, ModuleType):
+            self._variables(value, depth)
+        elif (searcher := _searcher_for(type(value))) is not None:  # type: ignore[arg-type]
             searcher(self, path, value, depth)
         elif isinstance(value, type):
             self._class(value, depth)
@@ -232,8 +332,14 @@ class _Searcher:
                 self._object(path, value, held, depth)
 
     def _method(self, path: str, method: Any, depth: int) -> None:
-        self._search(path, method.__self__, depth)
-        self._search(path, method.__func__, depth)
+        """Search the object of a bound method: ``random.Random(5).random`` holds a generator."""
+        bound = getattr(method, "__self__", None)
+        if is_value(bound) or is_opaque(bound):
+            self.found.owners[path] = method
+            self._visit(path, "__self__", bound, path, depth - 1)
+        else:
+            self._search(path, bound, depth)
+        self._search(path, getattr(method, "__func__", None), depth)
 
     def _partial(self, path: str, partial: Any, depth: int) -> None:
         for name in ("func", "args", "keywords"):
@@ -256,35 +362,45 @@ class _Searcher:
     def _class(self, cls: type, depth: int) -> None:
         """Search the attributes of a class and the functions that run while it is used."""
         for base in (*getmro(cls), *getmro(type(cls))):
-            if is_library(base.__module__) or id(base) in self._seen:
+            if is_library(base.__module__) or id(base) in self._classes:
                 continue
-            self._seen.add(id(base))
+            self._classes.add(id(base))
             path = f"{base.__module__}.{base.__qualname__}"
             self.found.owners[path] = base
             for name, value in list(vars(base).items()):
-                if not name.startswith(("__", "_abc_")) and is_value(value):
+                hidden = ("__", "_abc_") if not isinstance(base, EnumType) else "_"
+                if not name.startswith(hidden) and _is_state_of_class(value):
                     self._visit(path, name, value, f"{path}.{name}", depth - 1)
         if is_library(cls.__module__):
             return
         for name, function in reading_functions(cls).items():
             self._function(f"{cls.__qualname__}.{name}", function, depth)
 
+    def _variables(self, module: ModuleType, depth: int) -> None:
+        """Search all variables of a user's module, of which an object keeps a reference."""
+        if is_user_file(getattr(module, "__file__", None) or "<frozen"):
+            name = module.__name__
+            self.found.owners[name] = vars(module)
+            for key, value in list(vars(module).items()):
+                if not key.startswith("__") and not isinstance(value, ModuleType):
+                    self._visit(name, key, value, f"{name}.{key}", depth - 1)
+
     def _function(self, path: str, function: FunctionType, depth: int) -> None:
         """Search the variables that a function uses."""
         if is_library(function.__module__) or depth == 0 or id(function.__code__) in self._seen:
             return
-        if function.__closure__ is None:
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        if function.__closure__ is None and all(isinstance(one, SCALARS) for one in defaults):
             self._seen.add(id(function.__code__))  # a closure has other variables each time
         found = self.found
         found.functions[path] = function
         self._closure(path, function, depth)
-        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         for number, value in enumerate(defaults):
             if not isinstance(value, SCALARS):
                 self._visit(f"{path} defaults", number, value, f"{path} default", depth - 1)
                 found.owners[f"{path} defaults"] = tuple(defaults)
+        found.owners[f"{path} attributes"] = vars(function)
         if vars(function):
-            found.owners[f"{path} attributes"] = vars(function)
             for name, value in list(vars(function).items()):
                 self._visit(f"{path} attributes", name, value, f"{path}.{name}", depth - 1)
         for namespace, name in facts_of(function).variables:
@@ -305,6 +421,8 @@ class _Searcher:
 
     def _module(self, path: str, module: nn.Module, depth: int) -> None:
         """Search the modules of a model: attributes, buffers that are not saved, what is frozen."""
+        for name, hook in global_hooks():
+            self._search(name, hook, depth - 1)
         for name, one in module.named_modules():
             where = f"{path} {name}".rstrip()
             self._seen.add(id(one))
@@ -313,6 +431,9 @@ class _Searcher:
             if is_library(type(one).__module__):
                 held = {n: v for n, v in held.items() if is_value(v) or isinstance(v, FunctionType)}
             self._object(where, one, held, depth)
+            for child, inner in one._modules.items():
+                if inner is not None:
+                    self._refer(where, child, inner, f"{where}.{child}")
             self._buffers_and_flags(where, one)
             self._hooks(where, one, depth)
 
@@ -323,13 +444,20 @@ class _Searcher:
     def _optimizer(self, path: str, optimizer: torch.optim.Optimizer) -> None:
         """Search what an optimizer keeps outside of its ``state``, unless it saves that itself."""
         kind = type(optimizer)
-        if kind.state_dict is torch.optim.Optimizer.state_dict and not is_library(kind.__module__):
-            held = {n: v for n, v in attributes(optimizer).items() if n not in OF_OPTIMIZER}
-            self._object(path, optimizer, held, _MAX_DEPTH)
+        if not is_library(kind.__module__):
+            own = as_function(kind.state_dict) if _saves_itself(kind) else None
+            saved = OF_OPTIMIZER | (facts_of(own).called if own is not None else set())
+            held = {n: v for n, v in attributes(optimizer).items() if n not in saved}
+            if not {"__dict__", "vars"} & saved:
+                self._object(path, optimizer, held, _MAX_DEPTH)
         self._hooks(path, optimizer, _MAX_DEPTH)
 
     def _buffers_and_flags(self, where: str, module: nn.Module) -> None:
-        found, saved = self.found, self._is_saved
+        found, saved = self.found, id(module) in self._saved
+        if saved:
+            names = module._parameters.keys() | module._buffers.keys()
+            names -= module._non_persistent_buffers_set
+            found.registered.update(f"{where}.{name}" for name in names)
         for name in sorted(module._non_persistent_buffers_set if saved else module._buffers):
             value = module._buffers.get(name)
             if value is None or _is_array(value):
@@ -348,12 +476,24 @@ class _Searcher:
                 found.values[f"{where}.{name}", "data"] = parameter.detach()
 
 
+def _saves_itself(kind: type[torch.optim.Optimizer]) -> bool:
+    return kind.state_dict is not torch.optim.Optimizer.state_dict
+
+
 def hooks_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield what torch calls around a module, a gradient or an optimizer's step, with names."""
     kinds = next((kinds for kind, kinds in _HOOKS.items() if isinstance(owner, kind)), ())
     for kind in kinds:
         for number, hook in enumerate((getattr(owner, kind, None) or {}).values()):
             yield f"{kind.strip('_')}[{number}]", hook
+
+
+def global_hooks() -> Iterator[tuple[str, Any]]:
+    """Yield what torch calls around every module, with names."""
+    for kind in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks"):
+        hooks = getattr(nn.modules.module, f"_global_{kind}", {})
+        for number, hook in enumerate(hooks.values()):
+            yield f"global_{kind}[{number}]", hook
 
 
 _SEARCHERS: dict[type, Callable[[_Searcher, str, Any, int], None]] = {
@@ -401,6 +541,38 @@ def _slots_of(kind: type) -> list[tuple[type, Any]]:
     return found
 
 
+def is_iterator(value: Any) -> bool:
+    """Return whether a value of a library advances when it is used, and cannot be saved."""
+    if isinstance(value, ITERATORS):
+        return True
+    kind = type(value)
+    is_foreign = hasattr(kind, "__next__") and is_library(kind.__module__)
+    return is_foreign and not isinstance(value, io.IOBase | Tensor | nn.Module)
+
+
+def _is_of_user(value: Any) -> bool:
+    """Return whether this is a user's object or function, or a library's module."""
+    if isinstance(value, FunctionType):
+        return not is_library(value.__module__)
+    if isinstance(value, ModuleType | Tensor) or is_container(value):
+        return False
+    is_own = not is_library(type(value).__module__) or _is_open(type(value))
+    return is_own or isinstance(value, nn.Module | type)
+
+
+def _kind_name(value: Any) -> str:
+    named = value if isinstance(value, FunctionType | type) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _is_state_of_class(value: Any) -> bool:
+    """Return whether an attribute of a class may change: a value, a cache, an object of a user."""
+    if is_value(value) or isinstance(value, CACHES):
+        return True
+    is_code = isinstance(value, FunctionType | type | nn.Module) or as_function(value) is not None
+    return codec_of_type(type(value)) or not (is_code or is_library(type(value).__module__))
+
+
 def is_value(value: Any) -> bool:
     """Return whether this is a value, not an object with attributes or a function."""
     if type(value) in SCALAR_TYPES:
@@ -418,10 +590,12 @@ def _held_by_library(value: Any, held: dict[str, Any]) -> dict[str, Any]:
 
     Stoker and Hugging Face datasets save what is theirs; other libraries are not searched.
     """
-    package = type(value).__module__.partition(".")[0]
+    package = str(type(value).__module__).partition(".")[0]
     if package not in ("stoker", "datasets"):
         return {}
-    kinds = (*RNGS, list) if package == "datasets" else RNGS  # lists of other datasets
+    kinds: tuple[type, ...] = RNGS
+    if package == "datasets":
+        kinds = (*RNGS, list, dict)  # lists of other datasets, functions by name
     return {
         name: item
         for name, item in held.items()
@@ -431,7 +605,7 @@ def _held_by_library(value: Any, held: dict[str, Any]) -> dict[str, Any]:
 
 def is_of_stoker(kind: type) -> bool:
     """Return whether a class is one of Stoker's."""
-    return kind.__module__.partition(".")[0] == "stoker"
+    return str(kind.__module__).partition(".")[0] == "stoker"
 
 
 def _plain_items(value: Any, left: int, depth: int = _MAX_DEPTH) -> int:
@@ -478,7 +652,7 @@ def _is_array(value: Any) -> bool:
 
 def _is_open(kind: type) -> bool:
     """Return whether objects of a library's class are searched all the same."""
-    return issubclass(kind, _OPEN_CLASSES) or kind.__module__.startswith("torch.utils.data")
+    return issubclass(kind, _OPEN_CLASSES) or str(kind.__module__).startswith("torch.utils.data")
 
 
 def is_opaque(value: Any) -> bool:

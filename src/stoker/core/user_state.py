@@ -8,33 +8,31 @@ change, is never overridden. What cannot be saved is reported once.
 
 import random
 import threading
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
-from enum import Enum
+from contextlib import suppress
+from enum import Enum, Flag
 from functools import partial
 from types import CellType
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
+from stoker.core.batch_list import leaves_of
 from stoker.core.bytecode import facts_of
-from stoker.core.digest import digest
 from stoker.core.library_values import (
     CACHES,
     CODECS,
     codec_of,
     is_open_for_reading,
-    is_subclass,
     keeps_random_results,
-    library_signature,
 )
 from stoker.core.log import get_logger
 from stoker.core.object_search import (
     ARRAYS,
-    ITERATORS,
     MAX_ITEMS,
     MAX_VALUES,
     RNGS,
@@ -42,14 +40,26 @@ from stoker.core.object_search import (
     SCALARS,
     Found,
     Place,
+    Reference,
+    Same,
     ValuesByPosition,
+    is_iterator,
     is_opaque,
     is_plain,
     is_value,
     name_of,
-    sample,
     search,
 )
+from stoker.core.signatures import (
+    MAX_HASHED,
+    MAX_NUMBERS,
+    is_dense,
+    rng_state,
+    signature,
+    signatures,
+    text_of,
+)
+from stoker.core.timers import timed_guard
 from stoker.core.tree import CONTAINERS, is_container
 
 Entries: TypeAlias = list[list[Any]]
@@ -58,17 +68,15 @@ Entries: TypeAlias = list[list[Any]]
 _log = get_logger()
 
 _MISSING = object()
-_MAX_HASHED = {Tensor: 2**20, np.ndarray: 2**25}
-"""Arrays of more bytes are compared by a sample; tensors know themselves whether they changed."""
-
 _MAX_SAVED = 256 * 2**20
 """Larger values are not saved, but reported."""
 
 _MAX_IN_CONTAINER = 2**24
 """Containers whose arrays have more bytes are not saved, but reported."""
 
-_MAX_NUMBERS = 4_000_000
-"""Lists of more numbers are not saved, but reported."""
+
+_REPLACEABLE = frozenset((Tensor, np.ndarray, list, dict, set))
+"""Types of which a new object is made if training replaced the first one."""
 
 
 class UserState:
@@ -91,8 +99,15 @@ class UserState:
         self._owners: set[str] = set()
         self._baseline: dict[Place, Any] = {}
         self._first: dict[Place, Any] = {}
+        self._ids: dict[Place, int] = {}
+        self._replaced: set[Place] = set()
+        self._known: _Known | None = None
+        self._refers: dict[Place, Reference] = {}
+        self._created: set[Place] = set()
+        self._registered: set[str] = set()
         self.begun = False
 
+    @timed_guard("hidden state, at the start")
     def begin(self, restored: Entries = ()) -> None:  # type: ignore[assignment]
         """Remember the values with which a run begins, except for those that were restored."""
         apart = {(owner, key) for owner, key, _ in restored} if self.begun else set()
@@ -104,15 +119,23 @@ class UserState:
                 "'stoker prove'"
             )
         self._owners.update(found.owners)
+        self._registered |= found.registered
+        if self._known is None:
+            self._known = _Known(found.objects)
+        for place, reference in found.references.items():
+            self._refers.setdefault(place, reference)
         for place, value in found.values.items():
             if place not in apart and not isinstance(value, RNGS):
-                self._baseline[place] = _signature(value)
+                self._baseline[place] = signature(value)
                 self._first[place] = _saved_if_small(value)
+                self._ids.setdefault(place, id(value))
 
     def search(self) -> Found:
         """Return the values as they are now."""
-        return search(self._roots(), self._ignore())
+        known = None if self._known is None else self._known.names()
+        return search(self._roots(), self._ignore(), known)
 
+    @timed_guard("hidden state, at the start")
     def report_unsavable(self) -> None:
         """Report what is known not to be savable before it changes."""
         found = self.search()
@@ -123,7 +146,15 @@ class UserState:
                 self._report(place, value, "make the results a function of the arguments")
             elif isinstance(value, random.SystemRandom):
                 self._report(place, value, "use random.Random(seed)")
+        for path, function in found.functions.items():
+            if "os" in facts_of(function).draws:
+                self._warn(
+                    (path, None),
+                    f"{path} draws random numbers from the operating system, which no seed "
+                    "repeats: results after a resume may differ; use random.Random(seed)",
+                )
 
+    @timed_guard("hidden state, per save")
     def capture(self) -> Entries:
         """Return the values that have changed since the run began, and all generators."""
         entries: Entries = []
@@ -137,50 +168,82 @@ class UserState:
                     self._report(place, value, _fix_of(value))
             elif isinstance(value, RNGS) or self._has_changed(place, value):
                 entries += self._captured(found, place, value)
+        for place, reference in found.references.items():
+            entries += self._captured_reference(found, place, reference)
+        for name in sorted(found.registered - self._registered):
+            self._warn(
+                (name, None),
+                f"{name} was registered during training, and cannot be saved: a checkpoint that "
+                "has it does not fit the model of a resumed run, so register it in __init__",
+            )
         return entries
 
     def restore(self, entries: Entries) -> None:
         """Restore captured values, and others that have changed to where the run began."""
         found = self.search()
         saved = {(owner, key) for owner, key, _ in entries}
+        for place in self._created - saved:
+            if place in found.values and place[0] in found.owners:
+                _delete(found.owners[place[0]], place[1])
+        for place, reference in self._refers.items():
+            if place not in saved and found.references.get(place, reference) != reference:
+                self._put(found, place, {"object": reference.name}, None)
         for place, first in self._first.items():
             if place in saved or place not in found.values:
                 continue
             value = found.values[place]
-            if _signature(value) == self._baseline[place] or self._was_created(place, value):
+            if signature(value) == self._baseline[place] or self._was_created(place, value):
                 continue
             if first is not _MISSING:
-                self._put(found, place, first)
+                self._put(found, place, first, value)
             elif not _is_harmless_cache(value, found):
                 self._report(place, value, "keep it small")
-        for owner, key, value in entries:
-            self._put(found, (owner, key), value)
+        self._put_all(found, entries)
+
+    def _put_all(self, found: Found, entries: Entries) -> None:
+        """Restore entries; values that several places share come last."""
+        held: set[int] = set()
+        for owner, key, value in sorted(entries, key=_is_shared):
+            place = owner, key
+            current = found.values.get(place, _MISSING)
+            if _tag(value) == "replaced":
+                self._replaced.add(place)
+                value, current = value["replaced"], _MISSING  # noqa: PLW2901
+            elif id(current) in held and not isinstance(current, RNGS):
+                current = _MISSING  # was shared by two places at first, and is not any more
+            held.add(id(current))
+            if place not in self._baseline and place not in self._refers:
+                self._created.add(place)
+            self._put(found, place, value, current)
 
     def rewind(self, entries: Entries) -> None:
         """Restore the state at the beginning of a pass, which is then read again."""
         self.restore(entries)
-        self._rewound = _signatures(self.search(), rngs=True)
+        self._rewound = signatures(self.search(), rngs=True)
 
     def settle(self, entries: Entries) -> None:
         """Restore what was captured within a pass, apart from what reading it again has changed.
 
         Workers read ahead: what the sampler has changed by then is ahead of the batches.
         """
-        now = _signatures(found := self.search(), rngs=True)
-        for owner, key, value in entries:
-            if now.get((owner, key)) == self._rewound.get((owner, key)):
-                self._put(found, (owner, key), value)
+        now = signatures(found := self.search(), rngs=True)
+        kept = [
+            entry
+            for entry in entries
+            if now.get((entry[0], entry[1])) == self._rewound.get((entry[0], entry[1]))
+        ]
+        self._put_all(found, kept)
 
     def digests(self) -> dict[str, str]:
         """Return a text for every value that differs if it does, by a name to show to the user."""
         return {
-            f"{place[0]}: {place[1]} ({type(value).__name__})": _text(value)
+            f"{place[0]}: {place[1]} ({type(value).__name__})": text_of(value)
             for place, value in self.search().values.items()
-            if not isinstance(value, ITERATORS)
+            if not is_iterator(value)
         }
 
     def _has_changed(self, place: Place, value: Any) -> bool:
-        now = _signature(value)
+        now = signature(value)
         if place[0] in self._owners and not self._was_created(place, value):
             return bool(now != self._baseline.get(place, _MISSING))
         return bool(self._late.setdefault(place, now) != now)
@@ -196,20 +259,50 @@ class UserState:
             self._report(place, value, "create it before training begins")
             return []
         try:
-            return [[*place, _encode(value)]]
+            saved = _encode(value)
+            if type(value) in _REPLACEABLE and self._was_replaced(place, value):
+                saved = {"replaced": saved}
+            return [[*place, saved]]
         except (TypeError, ValueError, NotImplementedError):
             if not _is_harmless_cache(value, found):
                 fix = "make it a function of the index, or keep only a few plain values"
                 self._report(place, value, fix)
             return []
 
-    def _put(self, found: Found, place: Place, saved: Any) -> None:
+    def _was_replaced(self, place: Place, value: Any) -> bool:
+        """Return whether a place had another array or container when the run began."""
+        return place in self._replaced or self._ids.get(place, id(value)) != id(value)
+
+    def _captured_reference(self, found: Found, place: Place, now: Reference) -> Entries:
+        """Return which object an attribute refers to, if that is another one than at first."""
+        if place[0] not in self._owners:
+            return []
+        first = self._refers.get(place)
+        if now.name is not None:
+            return [] if first == now else [[*place, {"object": now.name}]]
+        is_other = first is not None and first.kind != now.kind
+        if is_other or (first is None and place[1] in _counted(found)):
+            before = first.kind if first else None
+            self._warn(
+                place,
+                f"{name_of(place)} was {before} and is a new {now.kind}, which cannot be "
+                "saved: results after a resume may differ; create it before training begins, or "
+                "check with 'stoker prove'",
+            )
+        return []
+
+    def _put(self, found: Found, place: Place, saved: Any, current: Any) -> None:
         owner = found.owners.get(place[0], _MISSING)
-        current = found.values.get(place, _MISSING)
         try:
             if owner is _MISSING:
                 raise TypeError
-            _restore_value(owner, place[1], current, saved)
+            if _tag(saved) == "object":
+                _set(owner, place[1], found.objects[saved["object"]])
+            elif _tag(saved) == "same":
+                first, key = saved["same"]
+                _set(owner, place[1], _get(found.owners[first], key))
+            else:
+                _restore_value(owner, place[1], current, saved)
         except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError):
             self._warn(
                 place,
@@ -232,11 +325,67 @@ class UserState:
             _log.warning(message, ranks=None)
 
 
+class _Known:
+    """The objects with which a run began, by the paths at which they were found."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self._objects = [(path, _weak(value)) for path, value in objects.items()]
+
+    def names(self) -> dict[int, str]:
+        """Return the paths of those that are still there, by id."""
+        living = ((path, reference()) for path, reference in self._objects)
+        return {id(value): path for path, value in living if value is not None}
+
+
+def _counted(found: Found) -> set[Any]:
+    """Return the names that functions set from their own value."""
+    return set().union(*(facts_of(one).counts for one in found.functions.values()))
+
+
+def _delete(owner: Any, key: Any) -> None:
+    """Remove an attribute or an item that was not there when the run began."""
+    with suppress(AttributeError, KeyError, TypeError):
+        if isinstance(owner, dict):
+            del owner[key]
+        elif not isinstance(owner, list | deque | CellType | ValuesByPosition):
+            (type if isinstance(owner, type) else object).__delattr__(owner, key)
+
+
+def _weak(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # such as an object with __slots__
+        return lambda: value
+
+
+def _tag(saved: Any) -> str:
+    return _tagged(saved)[0] if isinstance(saved, dict) and saved else ""
+
+
+def _is_shared(entry: list[Any]) -> bool:
+    return _tag(entry[2]) == "same"
+
+
+def _get(owner: Any, key: Any) -> Any:
+    """Return what a place holds."""
+    if isinstance(owner, CellType):
+        return owner.cell_contents
+    if isinstance(owner, dict | list | tuple | deque):
+        return owner[key]
+    return vars(owner)[key] if isinstance(owner, type) else getattr(owner, key)
+
+
 def _advances(value: Any, found: Found) -> bool:
     """Return whether reading a value moves a position that cannot be saved from outside."""
     if is_open_for_reading(value):
-        return not any("seek" in facts_of(one).called for one in found.functions.values())
-    return isinstance(value, ITERATORS)
+        called = set().union(*(facts_of(one).called for one in found.functions.values()))
+        is_read = not hasattr(type(value), "read_byte") or called & {
+            "read",
+            "readline",
+            "read_byte",
+        }
+        return bool(is_read) and "seek" not in called
+    return is_iterator(value)
 
 
 def _is_harmless_cache(value: Any, found: Found) -> bool:
@@ -253,113 +402,6 @@ def _is_deterministic(found: Found) -> bool:
     return not has_rng and not any(one.draws or one.counts for one in facts)
 
 
-# Compare
-
-
-def _signatures(found: Found, *, rngs: bool = False) -> dict[Place, Any]:
-    return {
-        place: _signature(value)
-        for place, value in found.values.items()
-        if rngs or not isinstance(value, RNGS)
-    }
-
-
-def _signature(value: Any) -> Any:
-    """Return something that differs if the value does, in bounded time."""
-    try:
-        return _compared(value)
-    except Exception:  # a run must not fail because of a foreign object
-        return type(value)
-
-
-def _compared(value: Any) -> Any:
-    kind = type(value)
-    if kind in SCALAR_TYPES:
-        return kind, value if kind is not float else repr(value)
-    if isinstance(value, ITERATORS):
-        return kind
-    if _is_dense(value):
-        return _tensor_signature(value) if isinstance(value, Tensor) else _array_signature(value)
-    if is_container(value):
-        return _container_signature(value)
-    if isinstance(value, (*RNGS, np.generic, Enum)):
-        value = _rng_state(value) if isinstance(value, RNGS) else value
-        return digest(value.name if isinstance(value, Enum) else value)
-    base: Any = next((one for one in SCALARS if isinstance(value, one)), None)
-    return library_signature(value) if base is None else (kind, base.__repr__(value))
-
-
-def _is_dense(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not (value.is_sparse or is_subclass(value))
-    return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
-
-
-def _text(value: Any) -> str:
-    """Return a text that differs if the value does, in any process."""
-    return digest(value, exact=True) if leaves_of(value) is not None else repr(_signature(value))
-
-
-def _array_signature(array: "np.ndarray[Any, Any]") -> Any:
-    if array.dtype.kind == "O":
-        return array.shape, _container_signature(array.reshape(-1).tolist())
-    if array.nbytes <= _MAX_HASHED[np.ndarray]:
-        return digest(array)
-    return array.shape, str(array.dtype), digest(array.flat[:: max(1, array.size // 1024)])
-
-
-def _tensor_signature(tensor: Tensor) -> Any:
-    if tensor.nbytes <= _MAX_HASHED[Tensor]:
-        return digest(tensor)
-    version = None if tensor.is_inference() else tensor._version
-    kind = (tensor.shape, tensor.dtype, version)
-    if not tensor.is_contiguous():
-        return kind
-    flat = tensor.detach().view(-1)
-    return *kind, digest(flat[:: max(1, flat.numel() // 1024)])
-
-
-def _container_signature(value: Any) -> Any:
-    if (leaves := leaves_of(value)) is not None:
-        excerpts = map(_excerpt, tensors_of(leaves)[:: max(1, len(leaves) // 64)])
-        return BatchListState(value, leaves), digest(list(excerpts))
-    if not is_plain(value):
-        return type(value), len(value)
-    if isinstance(value, set | frozenset):
-        return digest(value) if len(value) <= MAX_ITEMS else len(value)
-    items = list(sample(value))
-    total = _sum(value, items) if len(value) > MAX_ITEMS else None
-    if sum(item.nbytes for item in items if isinstance(item, ARRAYS)) > _MAX_HASHED[Tensor]:
-        items = [_excerpt(item) if isinstance(item, ARRAYS) else item for item in items]
-    return type(value), len(value), total, digest([_bounded(item) for item in items])
-
-
-def _sum(value: Any, items: list[Any]) -> Any:
-    """Return the sum of a long container of numbers, in which a sample would miss a change."""
-    numbers = dict.values(value) if isinstance(value, dict) else value
-    if isinstance(value, dict):
-        items = items[1::2]
-    if len(value) > _MAX_NUMBERS or not all(type(item) in (int, float) for item in items):
-        return None
-    try:
-        return repr(sum(numbers))
-    except TypeError:
-        return None
-
-
-def _excerpt(array: Any) -> Any:
-    """Return some of an array's elements."""
-    if array.ndim == 0 or 0 in array.shape:
-        return array
-    row = array[0] if array.ndim > 1 else array
-    return row[:: max(1, len(row) // 64)] if row.ndim == 1 else row.reshape(-1)[:64]
-
-
-def _bounded(value: Any) -> Any:
-    """Return a value with containers in it replaced by their signatures."""
-    return str(_container_signature(value)) if is_container(value) else value
-
-
 # Encode
 
 
@@ -367,7 +409,7 @@ def _saved_if_small(value: Any) -> Any:
     """Return the encoded value, or a marker if keeping it would cost much."""
     if isinstance(value, SCALARS):
         return value
-    if _is_dense(value) and value.nbytes > _MAX_HASHED[Tensor]:
+    if is_dense(value) and value.nbytes > MAX_HASHED[Tensor]:
         return _MISSING
     if is_container(value) and (len(value) > MAX_ITEMS or not is_plain(value)):
         return _MISSING
@@ -385,14 +427,10 @@ def _encode(value: Any) -> Any:
     Raises:
         TypeError: the value cannot be saved.
     """
-    if isinstance(value, RNGS):
-        return {"rng": _rng_state(value)}
-    if isinstance(value, Enum):
-        return {"enum": value.name}
-    if _is_dense(value):
-        if value.nbytes > _MAX_SAVED or (isinstance(value, np.ndarray) and value.dtype.kind == "O"):
-            raise ValueError
-        return _copy(value)
+    if isinstance(value, (*RNGS, Same, Enum)):
+        return _encode_link(value)
+    if is_dense(value):
+        return _encode_array(value)
     if type(value) in SCALAR_TYPES or isinstance(value, np.generic):
         return value
     if is_container(value):
@@ -400,6 +438,23 @@ def _encode(value: Any) -> Any:
     if (codec := codec_of(value)) is None:
         raise TypeError
     return {codec: _encode(CODECS[codec].save(value))}
+
+
+def _encode_array(value: Any) -> Any:
+    is_array = isinstance(value, np.ndarray)
+    if value.nbytes > _MAX_SAVED or (is_array and value.dtype.hasobject):
+        raise ValueError
+    if is_array and (value.dtype.kind in "VMm" or value.dtype.char in "gG"):
+        return {"records": np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)}
+    return _copy(value)
+
+
+def _encode_link(value: Any) -> dict[str, Any]:
+    if isinstance(value, Same):
+        return {"same": list(value.place)}
+    if isinstance(value, Enum):
+        return {"flag": value.value} if isinstance(value, Flag) else {"enum": value.name}
+    return {"rng": rng_state(value)}
 
 
 def _encode_container(value: Any) -> Any:
@@ -427,7 +482,7 @@ def _with_kind(saved: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _copy(array: Any) -> Any:
-    return array.detach().clone() if isinstance(array, Tensor) else array.copy()
+    return array.detach().clone() if isinstance(array, Tensor) else np.array(array, subok=False)
 
 
 def _nbytes(value: Any) -> int:
@@ -442,23 +497,12 @@ def _nbytes(value: Any) -> int:
 def _as_array(value: list[Any]) -> "np.ndarray[Any, Any] | None":
     """Return a list of ints or of floats as an array, which is far smaller than JSON."""
     kinds = set(map(type, value))
-    if len(value) > _MAX_NUMBERS or kinds not in ({int}, {float}):
+    if len(value) > MAX_NUMBERS or kinds not in ({int}, {float}):
         return None
     try:
         return np.array(value, dtype=np.int64 if kinds == {int} else np.float64)
     except OverflowError:
         return None
-
-
-def _rng_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        version, keys, gauss = generator.getstate()
-        return [version, np.array(keys, dtype=np.int64), gauss]
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.get_state()
 
 
 # Restore
@@ -478,6 +522,10 @@ def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
         _set_rng_state(current, content)
     elif tag == "enum":
         _set(owner, key, type(current)[content])
+    elif tag == "flag":
+        _set(owner, key, type(current)(content))
+    elif tag == "records":
+        current[...] = np.frombuffer(content.tobytes(), current.dtype).reshape(current.shape)
     elif tag in CODECS and (restore := CODECS[tag].restore) is not None:
         restore(current, _decode(content))
     elif _fits(current, saved):
@@ -578,6 +626,8 @@ def _set_rng_state(generator: Any, state: Any) -> None:
 def _set(owner: Any, key: Any, value: Any) -> None:
     if isinstance(owner, CellType):
         owner.cell_contents = value
+    elif isinstance(owner, nn.Module) and isinstance(value, nn.Module) and key in owner._modules:
+        owner._modules[key] = value
     elif isinstance(owner, dict | list | deque | ValuesByPosition):
         owner[key] = value
     elif isinstance(owner, type):

@@ -10,11 +10,12 @@ _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
-h1, h2, h3, td { overflow-wrap: anywhere }
+h1, h2, h3, p, li, th, td:first-child { overflow-wrap: anywhere }
+td { overflow-wrap: break-word } /* unlike anywhere, it keeps a column as wide as its words */
 table { border-collapse: collapse; width: 100%; font-size: 14px }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
   vertical-align: top }
-th { font-weight: 600 }
+th { font-weight: 600 } .names th { overflow-wrap: normal }
 .scroll { overflow-x: auto }
 .charts { display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fill, minmax(min(320px, 100%), 1fr)) }
@@ -36,7 +37,7 @@ details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
   .named tr.names { display: none }
   .named tr { border-bottom: 1px solid var(--line); padding: .4rem 0 }
   .named td { border: 0; padding: .1rem 0; display: grid; grid-template-columns: 9.5em 1fr;
-    gap: .6rem; min-width: 0 }
+    gap: .6rem; min-width: 0; overflow-wrap: anywhere }
   .named td::before { content: attr(data-name); opacity: .7; overflow-wrap: anywhere }
   .named td:first-child { font-weight: 600; display: block }
   .named td:first-child::before { content: none } .named td:empty { display: none }

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker.config.lazy import Section
@@ -12,6 +13,7 @@ from stoker.core.bytecode import only_observes, own_functions
 from stoker.core.describe import Description
 from stoker.core.object_search import attributes
 from stoker.core.seed import torch_seed
+from stoker.core.timers import timed_guard
 from stoker.data import Stream
 from stoker.data.dataloader import length_of
 from stoker.data.streams.state import describe
@@ -46,6 +48,7 @@ _OF_SAMPLER = frozenset(("num_replicas", "rank", "num_samples", "total_size", "e
 _OF_STEP = frozenset(("schedule", "points", "_checked", "__name__"))
 
 
+@timed_guard("identity")
 def identity_of(
     run: Run,
     step: Step,
@@ -78,7 +81,7 @@ def identity_of(
         add_scheduler(found, name, scheduler)
     add_criterion(found, engine.given_criterion)
     found.add("step", step, skip=_OF_STEP)
-    if not type(step.schedule).__module__.startswith("stoker."):
+    if not str(type(step.schedule).__module__).startswith("stoker."):
         found.add("schedule", step.schedule)
     for hook in hooks:
         if not _is_observer(hook):
@@ -100,6 +103,19 @@ def _settings(engine: Engine) -> dict[str, Any]:
         "lr_step": engine.lr_step,
         "compile": engine.compile_mode,
         "torch seed": torch_seed(),
+        **{name: value for name, (value, usual) in _of_torch().items() if value != usual},
+    }
+
+
+def _of_torch() -> dict[str, tuple[Any, Any]]:
+    """Return the global settings of torch that change results, with their defaults."""
+    return {
+        "default dtype": (str(torch.get_default_dtype()), "torch.float32"),
+        "matmul precision": (torch.get_float32_matmul_precision(), "highest"),
+        "deterministic algorithms": (torch.are_deterministic_algorithms_enabled(), False),
+        "cudnn.allow_tf32": (torch.backends.cudnn.allow_tf32, True),
+        "cudnn.deterministic": (torch.backends.cudnn.deterministic, False),
+        "cudnn.benchmark": (torch.backends.cudnn.benchmark, False),
     }
 
 
@@ -130,12 +146,12 @@ def _is_observer(hook: Hook) -> bool:
 
 
 def _is_stock(kind: type) -> bool:
-    return kind.__module__.startswith("stoker.")
+    return str(kind.__module__).startswith("stoker.")
 
 
 def _is_of_python(value: Any) -> bool:
     """Return whether a value is plain, or an object of the standard library."""
-    return type(value).__module__.partition(".")[0] in sys.stdlib_module_names
+    return str(type(value).__module__).partition(".")[0] in sys.stdlib_module_names
 
 
 # Data

@@ -12,7 +12,7 @@ from stoker.checkpoint.format.names import is_here, step_in_name, stored_copy
 from stoker.checkpoint.format.validation import cause
 from stoker.checkpoint.read.load import CheckpointReader, verify_checkpoint
 from stoker.core import dist
-from stoker.core.errors import CheckpointMismatchError, did_you_mean
+from stoker.core.errors import CheckpointMismatchError, did_you_mean, did_you_mean_path
 from stoker.core.log import get_logger
 from stoker.engine.engine import Engine, unwrap
 from stoker.parallel import Layout, local_weights
@@ -74,9 +74,18 @@ def find_candidates(resume: str | Path, checkpoints: Checkpoints | None) -> list
             return found
     near = did_you_mean(_OTHER_NAMES.get(str(resume).lower(), str(resume)), RESUME_MODES)
     raise CheckpointError(
-        f"there is no complete checkpoint '{resume}'{near} (resume takes auto, must, never or a "
-        "path)"
+        f"there is no complete checkpoint '{resume}'{near or _found(path)} (resume takes auto, "
+        "must, never or a path)"
     )
+
+
+def _found(path: Path) -> str:
+    """Return what a path that is no checkpoint is, as a part of a message."""
+    if path.is_file():
+        return ", it is a file: 'stoker ckpt import' converts those of other trainers"
+    if path.is_dir():
+        return ", the folder has none"
+    return did_you_mean_path(path)
 
 
 def _newest_first(checkpoints: Checkpoints) -> list[Path]:

@@ -347,9 +347,9 @@ def _check_fits(engine: Engine, shared: Mapping[str, Any]) -> None:
 def _compare_groups(kind: type[Any], saved: Sequence[Any], state: Mapping[str, Any]) -> list[str]:
     """Return how the saved parameter groups differ from the optimizer's.
 
-    Optimizers that are not torch's own may add options to their groups when they step.
+    Optimizers that are not torch's own, and hooks, may add options to groups during training.
     """
-    if not kind.__module__.startswith("torch.optim") and len(saved) == len(state["param_groups"]):
+    if len(saved) == len(state["param_groups"]):
         pairs = zip(saved, state["param_groups"], strict=True)
         saved = [{k: v for k, v in one.items() if k in own} for one, own in pairs]
     before, now = (

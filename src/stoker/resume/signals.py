@@ -13,6 +13,7 @@ from typing import Any
 from stoker.core import dist
 from stoker.core.errors import Preempted
 from stoker.core.log import get_logger
+from stoker.core.process import print_last
 from stoker.core.run_requests import Requests, Signal
 
 _log = get_logger()
@@ -141,7 +142,7 @@ def _enforce_grace(reader: int, forward_to: int, handler: SignalHandler) -> None
                 os.write(forward_to, number)
             if number[0] in _PREEMPTING and deadline is None:
                 deadline = monotonic() + handler.grace + min(2.0, handler.grace / 10)
-    os.write(2, b"error: the grace period is over and the current step has not ended: exiting\n")
+    print_last("the grace period is over and the current step has not ended: exiting")
     os._exit(128 + signal.SIGTERM)
 
 

@@ -66,6 +66,8 @@ class MemberChange(NamedTuple):
     members: list[int]
     seconds: float
     """Until the next step was finished, from when the processes that left had exited."""
+    ranks: list[tuple[int, int]]
+    """The first and the last logical rank of each member."""
 
 
 @dataclass
@@ -149,7 +151,9 @@ def _add(attempts: dict[str, Attempt], row: dict[str, Any]) -> None:
         attempt.pid, attempt.processes, attempt.restarts = counts
     elif row.get("event") == "members":
         left, joined, now = ([int(one) for one in row[key]] for key in _MEMBER_LISTS)
-        change = MemberChange(entry.time, step, left, joined, now, _seconds(row["seconds"]))
+        seconds = _seconds(row["seconds"])
+        ranks = [(int(first), int(last)) for first, last in row.get("ranks", [])]
+        change = MemberChange(entry.time, step, left, joined, now, seconds, ranks)
         attempt.changes.append(change)
         attempt.processes = len(change.members)
     elif row.get("event") == "end":

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from stoker.checkpoint.format.names import MANIFEST, step_in_name
 from stoker.rundir import files
 from stoker.rundir.metrics_index import Columns
 from stoker.rundir.safe_folder import SafeFolder, parse_json
@@ -22,6 +23,7 @@ _END = re.compile(r"(.{1,300}) \(step (\d{1,15})\)")
 _EPOCH = re.compile(r"epoch (\d{1,9})(?:/(\d{1,9}))?  step (\d{1,15})(?:  |$)")
 _LOG_TAIL = 1 << 16
 _LEDGER_TAIL = 1 << 12
+_LARGEST_MANIFEST = 1 << 26
 _WRITTEN = (files.METRICS, files.LOG, files.LEDGER, files.ENVIRONMENT, files.CONFIG)
 QUIET = 60.0
 """The least number of seconds without a write after which a run elsewhere counts as dead."""
@@ -96,6 +98,8 @@ def status_of(folder: SafeFolder, columns: Columns, config: dict[str, Any]) -> S
     """Return the status of a run from its lock, its log, its ledger and the age of its files."""
     log = _read_log(folder.tail(files.LOG, _LOG_TAIL).decode(errors="replace"))
     ledger = _read_ledger(folder.tail(files.LEDGER, _LEDGER_TAIL))
+    if log == _Log() and ledger == _Ledger() and not len(columns):
+        ledger = _read_checkpoint(folder, config)
     written = [*folder.stats(*_WRITTEN), lease_file(folder)]
     seen = max((file.st_mtime for file in written if file is not None), default=0.0)
     state, why = _state(folder, _ending(folder, log, ledger), seen, columns)
@@ -224,6 +228,24 @@ def _read_ledger(tail: bytes) -> _Ledger:
         return _Ledger(when, step, epoch, epochs, total, ending)
     except (ValueError, TypeError, KeyError, AttributeError):
         return _Ledger()
+
+
+def _read_checkpoint(run: SafeFolder, config: dict[str, Any]) -> _Ledger:
+    """Return what the newest checkpoint says of a run that keeps neither log nor ledger."""
+    folder = run.below(files.CHECKPOINTS)
+    newest = max(folder.folders(), key=lambda name: step_in_name(name) or -1, default="")
+    found = folder.below(newest).stat(MANIFEST) if step_in_name(newest) is not None else None
+    if found is None:
+        return _Ledger()
+    try:
+        manifest = parse_json(folder.below(newest).read(MANIFEST, _LARGEST_MANIFEST))
+        step, epoch = int(manifest["step"]), int(manifest["info"].get("epoch", 0))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return _Ledger()
+    epochs, total = (_count(config.get(f"run.{name}")) for name in ("epochs", "max_steps"))
+    is_complete = epoch >= (epochs or math.inf) or step >= (total or math.inf)
+    ending = Ending("finished", "") if is_complete else Ending("stopped", "it keeps no log of why")
+    return _Ledger(found.st_mtime, step, epoch, epochs, total, ending)
 
 
 def _estimate(log: _Log, config: dict[str, Any], epochs: int | None) -> int | None:

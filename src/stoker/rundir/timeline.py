@@ -6,10 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 from stoker.rundir.goodput import goodput_of, seconds_by_attempt
-from stoker.rundir.reader import KINDS, Attempt
+from stoker.rundir.reader import KINDS, Attempt, MemberChange
 from stoker.rundir.states import State
 
 _MOST_ATTEMPTS = 500
+_MOST_SHOWN = 8  # processes
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,18 @@ def _changes(attempt: Attempt) -> Iterator[Event]:
     for change in attempt.changes:
         processes = f"{len(change.members)} process{'es' if len(change.members) > 1 else ''}"
         continued = f"{processes} finished the next step after {change.seconds:g} s"
+        if change.ranks:
+            continued += f"; logical ranks: {_shown(change)}"
         for kind, members in (("left", change.left), ("joined", change.joined)):
             for member in members:
                 yield Event(change.time, change.step, kind, f"process {member}; {continued}")
+
+
+def _shown(change: MemberChange) -> str:
+    """Return which process executes which logical ranks: ``0-1 on 4, 2 on 6``."""
+    ranks = [f"{first}-{last}" if last > first else f"{first}" for first, last in change.ranks]
+    pairs = [f"{one} on {member}" for one, member in zip(ranks, change.members, strict=False)]
+    return ", ".join(pairs[:_MOST_SHOWN]) + (", …" if len(pairs) > _MOST_SHOWN else "")
 
 
 def timeline_of(attempts: Sequence[Attempt], state: State) -> dict[str, Any]:

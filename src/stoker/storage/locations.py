@@ -116,6 +116,12 @@ def _without_secrets(value: str | Path) -> str:
     return f"{match[0]}{place.rpartition('@')[2]}{slash}{path}"
 
 
+def hide_credentials(text: str) -> str:
+    """Return a text without the users, passwords and options of the URLs in it."""
+    text = re.sub(r"(://)[^/\s'\"]*@", r"\1", text)
+    return re.sub(r"(://[^\s'\"?#]*)[?#][^\s'\"]*", r"\1", text)
+
+
 def cache_folder() -> Path:
     """Return the folder for what can be read again: ``$STOKER_CACHE``, or that of the system."""
     if chosen := os.environ.get("STOKER_CACHE"):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from stoker.core.errors import CheckpointError
 from stoker.core.process import process_stat
+from stoker.core.timers import timed_guard
 from stoker.rundir import files
 from stoker.storage.descriptors import closing_descriptor, open_regular
 from stoker.storage.storage import OnLost
@@ -116,6 +117,7 @@ class Lock:
         self._done = threading.Event()
         self._writing = threading.Lock()
 
+    @timed_guard("lease, at the start")
     def acquire(self) -> None:
         """Take the lease, or raise a `CheckpointError` that names its owner."""
         if self._owner is not None:
@@ -205,13 +207,17 @@ class Lock:
     def _renew_until(self, done: threading.Event) -> None:
         while not done.wait(PERIOD / _RENEWALS):
             try:
-                self.check()
-                self._renew()
+                self._keep()
             except CheckpointError as error:
                 self._on_lost(error)
                 return
             except OSError:  # the disk may be back at the next renewal
                 continue
+
+    @timed_guard("lease, per renewal", time.thread_time)
+    def _keep(self) -> None:
+        self.check()
+        self._renew()
 
     def _renew(self) -> None:
         with self._writing:
