@@ -295,7 +295,7 @@ def test_packing_keeps_every_token_in_order(source):
 
 
 def test_what_cannot_be_packed_is_named(lines):
-    with pytest.raises(TypeError, match="token ids"):
+    with pytest.raises(DataError, match="token ids"):
         list(data.stream(lines).pack(4))
     packed = data.stream(lines).map(lambda r: {"ids": [r["number"]]}).pack(4, field="ids")
     assert next(iter(packed)).tolist() == [0, 1, 2, 3]

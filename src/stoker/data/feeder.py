@@ -281,8 +281,6 @@ class BatchFeeder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position that `state_dict` returned; the next pass starts there."""
         saved, within_pass = state["loader"], "position" in state
-        found = properties_of(self._default_strategy, self._shard.world_size)
-        check_loader(self._name, saved, found, within_pass=within_pass)
         generators = self.generators()
         if len(generators) == len(state["generators"]):
             set_generator_states(generators, state["generators"])
@@ -291,6 +289,8 @@ class BatchFeeder:
             self.track_state(self.user_state)
             assert self.user_state is not None
             self.user_state.restore(self._restored)
+        found = properties_of(self._default_strategy, self._shard.world_size)  # may have grown
+        check_loader(self._name, saved, found, within_pass=within_pass)
         self.epoch = state.get("epoch")
         self._restart_workers = bool(state["workers_running"])
         self._strategy, self.position = self._default_strategy, Position()
@@ -465,13 +465,11 @@ def val_feeders_of(
     """Return a feeder for each validation loader, by prefix of its results: "val", "val/<name>"."""
     if loader is None:
         return {}
-    if isinstance(loader, int):
-        raise TypeError(f"val_loader is {loader}, expected a loader: did you mean epochs={loader}?")
     if isinstance(loader, Mapping):
         if not loader:
             raise ValueError("val_loader is an empty mapping: expected loaders by name, or None")
         named: dict[str, Iterable[Batch]] = {f"val/{name}": one for name, one in loader.items()}
-    elif isinstance(loader, list | tuple) and loader and isinstance(loader[0], DataLoader):
+    elif _are_loaders(loader):
         raise TypeError(
             f"val_loader is a {type(loader).__name__} of loaders, expected loaders by name, such "
             "as {'clean': loader, 'noisy': loader}"
@@ -515,19 +513,39 @@ def _strategy(loader: Any, name: str, shard: DataShard) -> ResumeStrategy:
     return strategy_for(loader, name, shard)
 
 
+def _are_loaders(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], DataLoader)
+
+
 def _check_iterable(loader: Any, name: str) -> None:
+    expected = "expected a DataLoader or another iterable of batches"
     if isinstance(loader, nn.Module):  # some are iterable
         raise TypeError(
-            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable of "
-            "batches: the model belongs into Engine(model, optimizer, criterion)"
+            f"{name} is a {type(loader).__name__}, {expected}: the model belongs into "
+            "Engine(model, optimizer, criterion)"
         )
     if isinstance(loader, Tensor | np.ndarray):
         raise TypeError(
-            f"{name} is an array of shape {list(loader.shape)}, expected a DataLoader or another "
-            "iterable of batches (to predict a single batch, pass a tensor)"
+            f"{name} is an array of shape {list(loader.shape)}, {expected}, such as "
+            "data.loader((x, y), 32) (to predict a single batch, pass a tensor)"
+        )
+    if _are_loaders(loader):
+        raise TypeError(
+            f"{name} is a {type(loader).__name__} of loaders, expected one: join their datasets "
+            "with torch.utils.data.ConcatDataset"
         )
     if not isinstance(loader, Iterable) or isinstance(loader, str | bytes | Mapping):
-        raise TypeError(
-            f"{name} is a {type(loader).__name__}, expected a DataLoader or another iterable of "
-            "batches"
-        )
+        is_plain = loader is None or isinstance(loader, int | float | str)
+        found = repr(loader) if is_plain else f"of type {type(loader).__name__}"
+        raise TypeError(f"{name} is {found}, {expected}{_meant(loader, name)}")
+
+
+def _meant(loader: Any, name: str) -> str:
+    """Return what was probably meant by a value that is no loader, as the end of a message."""
+    if isinstance(loader, int) and name != "data":
+        return f" (a number of epochs is passed by name: epochs={loader})"
+    if hasattr(loader, "__getitem__") and not isinstance(loader, type):
+        return ", such as DataLoader(dataset, batch_size=32)"
+    if isinstance(loader, type) or callable(loader):
+        return ": did you mean to call it?"
+    return ""

@@ -11,8 +11,9 @@ that.
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from operator import length_hint
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -264,7 +265,7 @@ class Cursor:
     def _finish(self, values: list[Any]) -> Any:
         """Collate the items of an output and apply the functions of batches."""
         if not self._of_batches.steps:
-            return default_collate(values)
+            return _collated(values)
         failed: list[Exception] = []
         position, sizes = self.at(self.yielded + 1)
         rank = self._shard.rank if self._shard.rank < len(sizes) else 0
@@ -301,8 +302,8 @@ class Cursor:
         pieces: list[Ints] = []
         missing, number, skip, skipped = packing.length, 0, self.start.offset, self.start.skipped
         item = None
-        for item in self._items():
-            tokens = _tokens(item, packing)
+        for item in self._items(partial(_tokens, packing)):
+            tokens = item.value
             at, skip, skipped = skip, 0, item.skipped
             while len(tokens) - at >= missing:
                 pieces.append(tokens[at : at + missing])
@@ -323,11 +324,12 @@ class Cursor:
 
     # Records
 
-    def _items(self) -> Iterator[_Item]:
-        """Yield the records that this process reads."""
+    def _items(self, convert: Callable[[Any], Any] | None = None) -> Iterator[_Item]:
+        """Yield the records that this process reads, converted by a function."""
         skipped = self.start.skipped
         for positions, values in self._evaluated():
-            for position, found in zip(positions.tolist(), values, strict=True):
+            for position, value in zip(positions.tolist(), values, strict=True):
+                found = value if convert is None else self._converted(convert, value, position)
                 if isinstance(found, Dropped):
                     if found.reason is not None:
                         skipped += 1
@@ -336,6 +338,15 @@ class Cursor:
                     raise found
                 else:
                     yield _Item(found, position + 1, 0, position, skipped)
+
+    def _converted(self, convert: Callable[[Any], Any], value: Any, position: int) -> Any:
+        if isinstance(value, Dropped | DataError):
+            return value
+        try:
+            return convert(value)
+        except DataError as error:
+            reason = f"the record at position {position} of the epoch {error}"
+            return Dropped(reason) if self._plan.on_error == "skip" else DataError(reason)
 
     def _note(self, reason: str, skipped: int) -> None:
         self.skipped = skipped
@@ -446,14 +457,43 @@ def _functions_of_batches(plan: Plan) -> Sequence[Step]:
     return (Step("map", plan.batching.collate), *plan.of_batches)
 
 
-def _tokens(item: _Item, packing: Packing) -> Ints:
+def _collated(values: list[Any]) -> Any:
+    try:
+        return default_collate(values)
+    except Exception as error:  # whatever torch raises for records that do not fit together
+        raise DataError(
+            f"the records of a batch cannot be combined: {type(error).__name__}: {error}; give "
+            "them the same shape with map(), or pass collate= to batch()"
+        ) from error
+
+
+def _tokens(packing: Packing, value: Any) -> Ints:
     """Return the tokens of a record, with the one that ends it."""
-    value = item.value if packing.field is None else item.value[packing.field]
-    tokens = np.asarray(value)
-    if tokens.ndim != 1 or (tokens.dtype.kind not in "iu" and tokens.size):
-        raise TypeError(
-            f"pack() got a {type(value).__name__} at position {item.number}, expected a list or "
-            "a one-dimensional array of token ids: use map() before it, or pass field="
+    if packing.field is not None:
+        try:
+            value = value[packing.field]
+        except (KeyError, IndexError, TypeError):
+            names = ", ".join(map(repr, value)) if isinstance(value, Mapping) else ""
+            has = f"has the fields {names}" if names else f"is a {type(value).__name__}"
+            raise DataError(f"{has}, and pack() needs {packing.field!r}") from None
+    try:
+        tokens = np.asarray(value)
+    except ValueError:  # lists of different lengths in a list
+        tokens = np.zeros((0, 0))
+    is_kind = tokens.dtype.kind in "iu" or not tokens.size
+    is_large = tokens.dtype == np.uint64 and tokens.max(initial=0) > np.iinfo(np.int64).max
+    if tokens.ndim != 1 or not is_kind or is_large:
+        raise DataError(
+            f"holds {_kind(value)} for pack(), expected a list or a one-dimensional array of token "
+            "ids: use map() before it, or pass field="
         )
     ids: Ints = tokens.astype(np.int64)
     return ids if packing.end is None else np.append(ids, np.int64(packing.end))
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, with the kind of its items."""
+    name = f"a {type(value).__name__}"
+    if isinstance(value, list | tuple) and value:
+        return f"{name} of {', '.join(sorted({type(item).__name__ for item in value}))}"
+    return f"{name} of {value.dtype}" if hasattr(value, "dtype") else name

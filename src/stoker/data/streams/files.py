@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.core.errors import did_you_mean_path
+from stoker.data.streams.names import data_files, expand_braces
 from stoker.data.streams.remote import ChangedError, find_objects, object_versions, read_object
 from stoker.storage import local_path, store_url
 from stoker.storage.descriptors import closing_descriptor
@@ -208,22 +209,52 @@ def find_files(source: Any, suffixes: Iterable[str]) -> list[str]:
 def _find(source: str | Path, suffixes: Iterable[str]) -> list[str]:
     url = store_url(source, "source")
     if url is not None:
-        return find_objects(url, suffixes)
+        return [one for name in expand_braces(url) for one in find_objects(name, suffixes)]
     path = local_path(source, "source")
     if path.is_dir():
-        below = (one for one in path.rglob("*") if not _is_hidden(one.relative_to(path)))
-        found = sorted(str(one) for one in below if one.suffix in suffixes and one.is_file())
-        if not found:
-            raise ValueError(f"the folder '{path}' holds no files that end in {_either(suffixes)}")
-        return found
-    if path.exists():
-        return [str(path)]
-    if glob.has_magic(str(path)):
-        found = sorted(one for one in glob.glob(str(path), recursive=True) if os.path.isfile(one))
-        if not found:
-            raise ValueError(f"no file matches '{path}'")
-        return found
-    raise FileNotFoundError(f"there is no '{path}'{did_you_mean_path(path)}")
+        found = data_files(_files_below(path), suffixes, str(path))
+    elif os.path.lexists(path):
+        found = [str(path)]
+    elif len(names := expand_braces(str(path))) > 1:
+        return [one for name in names for one in _find(name, suffixes)]
+    elif glob.has_magic(str(path)):
+        found = _matching(path)
+    else:
+        raise FileNotFoundError(f"there is no '{path}'{did_you_mean_path(path)}")
+    for one in found:
+        _check_regular(one)
+    return found
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Yield all that is below a folder and not hidden; links to other folders are followed."""
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders.sort(key=lambda one: os.path.islink(os.path.join(parent, one)))
+        yield from (os.path.join(parent, one) for one in names if not one.startswith("."))
+
+
+def _matching(pattern: Path) -> list[str]:
+    """Return what matches a pattern; the name of a folder that exists is taken literally."""
+    folder, name = os.path.split(pattern)
+    text = os.path.join(glob.escape(folder), name) if os.path.isdir(folder) else str(pattern)
+    found = sorted(one for one in glob.glob(text, recursive=True) if not os.path.isdir(one))
+    if not found:
+        raise ValueError(f"no file matches '{pattern}'")
+    return found
+
+
+def _check_regular(path: str) -> None:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"'{path}' is a link to '{os.readlink(path)}', which is not there")
+    if not os.path.isfile(path):
+        raise ValueError(f"'{path}' is not a regular file")
 
 
 def status_of(paths: list[str]) -> tuple[str, list[DataFile]]:
@@ -233,13 +264,26 @@ def status_of(paths: list[str]) -> tuple[str, list[DataFile]]:
     if is_url(folder):
         versions = object_versions(full, folder)
     else:
-        found = map(os.stat, full)
+        found = [os.stat(path) for path in full]
+        _check_different(full, found)
         versions = [(status.st_size, str(status.st_mtime_ns)) for status in found]
     files = []
     for path, (size, version) in zip(full, versions, strict=True):
         name = Path(path[len(folder) :]).as_posix().lstrip("/")
         files.append(DataFile(path, name, size, version))
     return folder, files
+
+
+def _check_different(paths: list[str], found: list[os.stat_result]) -> None:
+    """Raise a `ValueError` if two paths lead to the same file, whose records would come twice."""
+    known: dict[tuple[int, int], str] = {}
+    for path, status in zip(paths, found, strict=True):
+        other = known.setdefault((status.st_dev, status.st_ino), path)
+        if other != path and status.st_ino:
+            raise ValueError(
+                f"the source names '{other}' and '{path}', which are the same file: each file is "
+                "read once"
+            )
 
 
 def _common_folder(paths: list[str]) -> str:
@@ -255,12 +299,3 @@ def _common_folder(paths: list[str]) -> str:
         inside = [os.path.dirname(path[len(bucket) :]) for path in paths]
         return (bucket + os.path.commonpath(inside)).rstrip("/")
     return os.path.commonpath([os.path.dirname(path) for path in paths])
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _either(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last

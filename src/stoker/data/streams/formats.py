@@ -136,7 +136,8 @@ def or_errors(read: Callable[[], Any], count: int) -> Any:
     except Exception as error:  # whatever a library raises for a damaged file
         if is_io_error(error):
             raise
-        return [DataError(f"{type(error).__name__}: {error}")] * count
+        kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+        return [DataError(f"{kind}{error}")] * count
     if len(found) != count:
         return [DataError(f"{len(found)} records where the index has {count}")] * count
     return found
@@ -168,6 +169,14 @@ def check_beginning(file: DataFile, data: bytes) -> None:
         )
 
 
+def _check_narrow(file: DataFile, data: bytes) -> None:
+    """Raise a `ValueError` if every other byte is zero: UTF-16 without a mark is valid UTF-8."""
+    some = data[:1024]
+    zeros = sorted(some[first::2].count(0) for first in (0, 1))
+    if 10 * zeros[1] > 4 * len(some) and zeros[0] <= len(some) // 100:
+        raise ValueError(f"'{file.path}' seems to be UTF-16, expected UTF-8: convert it with iconv")
+
+
 class TextFormat(Format):
     """Lines of UTF-8; each is a record, without its end."""
 
@@ -183,8 +192,10 @@ class TextFormat(Format):
                 break
             if start == 0:
                 check_beginning(file, data)
+                _check_narrow(file, data)
             for piece in _pieces(data):
-                if count := self._count(piece):
+                lines = piece.removeprefix(codecs.BOM_UTF8) if start == 0 else piece
+                if count := self._count(lines):
                     scan.blocks.append(Block(start, len(piece), count))
                 start += len(piece)
             advance(len(data))
@@ -214,7 +225,7 @@ class TextFormat(Format):
         return f"byte {offset}"
 
     def _count(self, data: bytes) -> int:
-        return data.count(b"\n") + (not data.endswith(b"\n"))
+        return data.count(b"\n") + (data != b"" and not data.endswith(b"\n"))
 
     def _is_record(self, line: bytes) -> bool:
         return True
@@ -237,7 +248,7 @@ class JsonLinesFormat(TextFormat):
         return sum(map(self._is_record, data.split(b"\n")))
 
     def _is_record(self, line: bytes) -> bool:
-        return bool(line.strip())
+        return bool(line.removeprefix(codecs.BOM_UTF8).strip())
 
 
 _DECODER: Any = JSONDecoder()

@@ -25,6 +25,7 @@ from stoker.core.errors import DataError, WriteError
 from stoker.core.log import get_logger
 from stoker.data.streams.files import DataFile, find_files, is_url, status_of
 from stoker.data.streams.formats import Block, Format, JsonLinesFormat, TextFormat
+from stoker.data.streams.names import check_not_compressed
 from stoker.data.streams.order import Ints
 from stoker.data.streams.parquet import ParquetFormat
 from stoker.data.streams.remote import at_once
@@ -36,9 +37,8 @@ FOLDER = ".stoker-index"
 FORMATS: dict[str, type[Format]] = {
     one.name: one for one in (JsonLinesFormat, TextFormat, ParquetFormat, TarFormat)
 }
-_VERSION = 2
+_VERSION = 3
 _SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
-_COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".lz4", ".tgz", ".zip")
 
 _log = get_logger()
 
@@ -135,12 +135,8 @@ def files_of(source: Any, format: str | None) -> list[str]:
 
 
 def _format_by_suffix(path: str) -> str:
+    check_not_compressed(path)
     suffix = os.path.splitext(path)[1].lower()
-    if suffix in _COMPRESSED:
-        raise ValueError(
-            f"'{path}' is compressed, so records in it cannot be found without reading it from "
-            "the start: decompress it, or convert it to Parquet"
-        )
     if suffix not in _SUFFIXES:
         raise ValueError(
             f"the format of '{path}' is unknown: pass format= ({', '.join(FORMATS)}), or use one "

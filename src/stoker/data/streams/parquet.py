@@ -1,9 +1,10 @@
 """Parquet files: a block is a row group."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stoker.core.errors import DataError
 from stoker.data.streams.files import DataFile, RangeFile, is_io_error, open_range
 from stoker.data.streams.formats import (
     BLOCK_BYTES,
@@ -35,6 +36,8 @@ class ParquetFormat(Format):
         if columns is not None and not columns:
             raise ValueError("columns is empty, expected at least one name, or None for all")
         self._columns = list(columns) if columns is not None else None
+        if (repeated := _repeated(self._columns or ())) is not None:
+            raise ValueError(f"columns lists {repeated!r} more than once")
         self._files: dict[str, Any] = {}
 
     def scan(self, file: DataFile, advance: Callable[[int], None]) -> Scan:
@@ -50,8 +53,8 @@ class ParquetFormat(Format):
             return Scan(damage=[(0, f"{type(error).__name__}: {error}")])
         finally:
             advance(file.size)
-        if repeated := [name for name, times in Counter(names).items() if times > 1]:
-            return Scan(damage=[(0, f"two columns are called {repeated[0]!r}")])
+        if (repeated := _repeated(names)) is not None:
+            return Scan(damage=[(0, f"two columns are called {repeated!r}")])
         if not names:
             return Scan(damage=[(0, "it has no columns")])
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
@@ -68,7 +71,12 @@ class ParquetFormat(Format):
                 for start, stop in _ranges(metadata.row_group(block.start), self._columns)
             ]
             found = self._open(file, ranges, metadata=metadata)
-        return found.read_row_group(block.start, columns=self._columns, use_threads=False)
+        table = found.read_row_group(block.start, columns=self._columns, use_threads=False)
+        if self._columns is None or table.column_names == self._columns:
+            return table
+        if missing := [name for name in self._columns if name not in table.column_names]:
+            raise DataError(f"it has no column {missing[0]!r}")
+        return table.select(self._columns)  # Arrow also takes the field b of a for a.b
 
     def load(self, blocks: Sequence[Callable[[], Any]], counts: Sequence[int]) -> Records:
         """Return the rows of several row groups."""
@@ -76,7 +84,7 @@ class ParquetFormat(Format):
 
         tables = [or_errors(read, count) for read, count in zip(blocks, counts, strict=True)]
         schemas: list[Any] = [getattr(table, "schema", None) for table in tables]
-        if schemas[0] is not None and all(schemas[0].equals(schema) for schema in schemas):
+        if None not in schemas and all(schemas[0].equals(schema) for schema in schemas):
             return _Rows(concat_tables(tables))
         rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
         return ListedRecords([row for some in rows for row in some])
@@ -119,6 +127,11 @@ class ParquetFormat(Format):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_columns": self._columns, "_files": {}}
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """Return a name that comes more than once."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
 
 
 def _ranges(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:

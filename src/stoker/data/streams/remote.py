@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker.core.errors import DataError
+from stoker.data.streams.names import data_files
 from stoker.storage.blobs import Blob, Blobs
 from stoker.storage.locations import copy_folder
 
@@ -97,10 +98,8 @@ def find_objects(url: str, suffixes: Iterable[str]) -> list[str]:
     keys = _keys(bucket, key)
     if not keys:
         raise FileNotFoundError(errno.ENOENT, "there is no object of this name or below it", url)
-    kept = [one for one in keys if one.endswith(tuple(suffixes)) and not _is_hidden(one, key)]
-    if not kept:
-        raise ValueError(f"'{url}' holds no objects that end in {', '.join(suffixes)}")
-    return [f"{bucket.url}/{one}" for one in kept]
+    names = [f"{bucket.url}/{one}" for one in keys if not _is_hidden(one, key)]
+    return data_files(names, suffixes, url)
 
 
 def object_versions(urls: Sequence[str], folder: str) -> list[tuple[int, str]]:

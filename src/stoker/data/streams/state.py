@@ -12,6 +12,7 @@ from stoker.data.streams.readers import steps_of
 
 _log = get_logger()
 
+_NAMES = ("epoch", "outputs", "record", "offset", "skipped", "named", "mark", "order", "files")
 _MOST_FILES = 200
 """Files that are listed in a state; changes of more are only counted."""
 
@@ -26,11 +27,14 @@ def position_from(plan: Plan, state: Mapping[str, Any]) -> StreamPosition:
     """Return the position that `position_state` returned, and prepare to read from it."""
     numbers = {name: int(state[name]) for name in ("outputs", "record", "offset", "skipped")}
     outputs, record = numbers["outputs"], numbers["record"]
-    if not plan.drops and record != min(outputs * plan.size, plan.reader.length):
+    if not plan.drops and outputs != -(-record // plan.size):
         raise ValueError(
             f"the position was saved after {outputs} batches and {record} records, but the batch "
             f"size is {plan.size}: expected the same batch size within an epoch"
         )
+    if not plan.drops and record > plan.reader.length:  # there is less data than before
+        record, outputs = plan.reader.length, plan.outputs or 0
+        numbers |= {"record": record, "outputs": outputs}
     plan.reader.seek(int(state["epoch"]), record, state["mark"])
     return StreamPosition(**numbers, named=tuple(state["named"]))
 
@@ -45,6 +49,12 @@ def data_state(plan: Plan) -> dict[str, Any]:
         "records": sum(int(source.counts.sum()) for source in sources),
         "order": _order_in(plan.reader.described),
     }
+
+
+def check_complete(state: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if a state is not what `state_dict` returned."""
+    if missing := [name for name in _NAMES if name not in state]:
+        raise ValueError(f"the state has no {missing[0]!r}, expected what state_dict() returned")
 
 
 def check_data(plan: Plan, state: Mapping[str, Any]) -> None:

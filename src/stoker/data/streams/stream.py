@@ -25,7 +25,13 @@ from stoker.data.streams.sources import (
     SourceReader,
     open_files,
 )
-from stoker.data.streams.state import check_data, data_state, position_from, position_state
+from stoker.data.streams.state import (
+    check_complete,
+    check_data,
+    data_state,
+    position_from,
+    position_state,
+)
 
 
 class Stream(IterableDataset[Any]):
@@ -176,6 +182,7 @@ class Stream(IterableDataset[Any]):
             DataError: the data has changed, and the stream was not made with
                 ``on_change="continue"``.
         """
+        check_complete(state)
         check_data(self._plan, state)
         self.epoch, self._cursor = int(state["epoch"]), None
         self._start = position_from(self._plan, state)
@@ -312,6 +319,10 @@ def _dataset_reader(
     dataset: Any, window: int, seed: int, workers: int, on_error: OnError
 ) -> Reader:
     if hasattr(dataset, "__getitems__") and hasattr(dataset, "_fingerprint"):
+        if not len(dataset):
+            raise ValueError("the dataset has no rows, expected at least one")
+        if dataset.format["type"] == "arrow":
+            raise ValueError("the rows of the dataset are Arrow tables: use with_format(None)")
         return SourceReader(HuggingFaceSource(dataset), window, seed, on_error)
     if not hasattr(dataset, "_ex_iterable"):
         hint = ": pass one of its splits" if isinstance(dataset, Mapping) else ""

@@ -1,6 +1,7 @@
 """WebDataset shards: tar files in which consecutive members of the same name are a record."""
 
 import io
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from stoker.data.streams.formats import BLOCK_BYTES, Block, Format, Scan, check_
 _BLOCK = tarfile.BLOCKSIZE
 _REGULAR = b"0\0"
 _ZERO, _NINE = 0x30, 0x39
+_METADATA = re.compile(r"__[^/]*__($|/)")
+_AFTER_END = 1 << 16
+"""Bytes after the end mark that are read; archives are filled with zeros to a multiple of 10 kB."""
 
 
 class _Member(NamedTuple):
@@ -48,7 +52,7 @@ class TarFormat(Format):
         scan = Scan()
         start = end = count = done = 0
         try:
-            for members in _grouped(_members_of_file(file)):
+            for members in _grouped(_members_of_file(file, scan)):
                 if count and members[-1].end - start > BLOCK_BYTES:
                     scan.blocks.append(Block(start, end - start, count))
                     count = 0
@@ -98,11 +102,17 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _grouped(members: Iterator[_Member]) -> Iterator[list[_Member]]:
-    """Yield the members of each record; a suffix that comes again begins another record."""
+    """Yield the members of each record; a suffix that comes again begins another record.
+
+    As in WebDataset, names without a key or a suffix (``README``, ``._0.jpg``) and those of
+    metadata (``__info__``) belong to no record.
+    """
     group: list[_Member] = []
     key, suffixes = "", set[str]()
     for member in members:
         own, suffix = _split(member.name)
+        if not suffix or own.endswith("/") or not own or _METADATA.match(member.name):
+            continue
         if group and (own != key or suffix in suffixes):
             yield group
             group, suffixes = [], set()
@@ -133,12 +143,14 @@ def _simple(header: bytes, at: int) -> _Member:
     return _Member(at, text, at + _BLOCK, int(size.rstrip(b" \0"), 8))
 
 
-def _members_of_file(file: DataFile) -> Iterator[_Member]:
-    """Yield the regular files of an archive, with checked headers."""
+def _members_of_file(file: DataFile, scan: Scan) -> Iterator[_Member]:
+    """Yield the regular files of an archive, with checked headers; note what follows its end."""
     at, headers = 0, HeaderReader(file)
     while at + _BLOCK <= file.size:
         header = headers.read(at, _BLOCK)
         if not header.strip(b"\0"):
+            if open_range(file, at, _AFTER_END).strip(b"\0"):
+                scan.damage.append((at, "more data follows its end mark, as in joined archives"))
             return
         tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")  # raises if it is damaged
         try:
