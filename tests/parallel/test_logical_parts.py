@@ -232,7 +232,8 @@ def test_an_evaluation_has_the_metrics_of_all_samples():
     ("options", "message"),
     [
         ({"replicate": -1, "logical_ranks": 1}, "logical_ranks must be an integer of at least 2"),
-        ({"shard": 2, "logical_ranks": 8}, "logical_ranks cannot be combined with shard"),
+        ({"replicate": 2, "shard": -1, "logical_ranks": 8}, "replicate=-1 or shard=-1, but both"),
+        ({"shard": -1, "logical_ranks": 8, "offload": True}, "offload cannot be combined with log"),
         ({"pipeline": 2, "logical_ranks": 8}, "logical_ranks cannot be combined with pipeline"),
         ({"replicate": -1, "logical_ranks": 8, "unused": True}, "unused is not needed"),
         ({"threads": 2}, "threads is an option of logical_ranks"),
@@ -248,6 +249,8 @@ def test_more_processes_than_logical_ranks_are_rejected():
         LOGICAL.filled(5)
     with pytest.raises(ValueError, match="set replicate=-1"):
         Layout(logical_ranks=4).filled(2)
+    with pytest.raises(ValueError, match="set shard=-1"):
+        Layout(shard=4, logical_ranks=4).filled(2)
     assert str(LOGICAL.filled(3)) == str(LOGICAL.filled(2)) == "4 logical ranks"
 
 

@@ -75,7 +75,8 @@ class LogicalSchedule:
 
     def forward_only(self, engine: Engine, batch: Batch, forward: Forward) -> Any:
         """Return ``forward(engine, batch)``."""
-        return forward(engine, engine.place(batch))
+        with _model_of(engine).gathered():
+            return forward(engine, engine.place(batch))
 
     def evaluate(
         self,
@@ -94,9 +95,10 @@ class LogicalSchedule:
         """
         model = _model_of(engine)
         outputs = {}
-        for index, batch in enumerate(batches):
-            with model.evaluated_rank(index, logical.step, logical.first_round):
-                outputs[index] = forward(index, engine.place(batch))
+        with model.gathered():
+            for index, batch in enumerate(batches):
+                with model.evaluated_rank(index, logical.step, logical.first_round):
+                    outputs[index] = forward(index, engine.place(batch))
         _share(model, logical, outputs)
 
 

@@ -57,9 +57,14 @@ def clip_grad_norm(
     held = [parameter for parameter in parameters if parameter.grad is not None]
     counted = held if counts is None else [parameter for parameter in held if counts(parameter)]
     norm = total_norm([p.grad for p in counted if p.grad is not None], norm_type, groups=groups)
-    for part in _by_mesh(held):
-        clip_grads_with_norm_(part, limit, norm)
+    clip_to_norm(held, limit, norm)
     return norm
+
+
+def clip_to_norm(parameters: Iterable[nn.Parameter], limit: float, norm: Tensor) -> None:
+    """Scale gradients whose total norm is ``norm`` to one of at most ``limit``."""
+    for part in _by_mesh(parameters):
+        clip_grads_with_norm_(part, limit, norm)
 
 
 def clip_grad_value(parameters: Iterable[nn.Parameter], limit: float) -> None:

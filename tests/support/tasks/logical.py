@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 import stoker.data
 from stoker import Engine, Hook, Layout, Output, Trainer, hooks, metrics
+from stoker.core.tree import is_sharded
 from stoker.metrics import Accuracy
 from stoker.nn import lr
 from stoker.run import Run
@@ -81,13 +82,17 @@ class Losses(Hook):
 
 
 def mlp() -> Any:
-    """Dropout, a weighted sampler, two workers and augmentation in them."""
+    """Dropout, a weighted sampler, two workers and augmentation in them.
+
+    The validations within the training have no workers: starting them is what costs most.
+    """
     x, y = torch.randn(53, 4), torch.randint(3, (53,))
     sampler = WeightedRandomSampler(torch.rand(53).tolist(), 47)
     data = DataLoader(Noisy(x, y), batch_size=2, sampler=sampler, num_workers=2)
+    validation = DataLoader(Noisy(x, y), batch_size=2, sampler=sampler)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    return model, optimizer, nn.CrossEntropyLoss(), {}, (data, data), [], {}
+    return model, optimizer, nn.CrossEntropyLoss(), {}, (data, validation), [], {}
 
 
 def convnet() -> Any:
@@ -178,7 +183,11 @@ KINDS = {
 
 
 def train(
-    kind: str, ranks: int, folder: Path | None = None, break_after: int | None = None
+    kind: str,
+    ranks: int,
+    folder: Path | None = None,
+    break_after: int | None = None,
+    over: str = "replicate",
 ) -> dict[str, str]:
     """Train and return digests of everything that came out, the losses as text.
 
@@ -189,7 +198,7 @@ def train(
     random.seed(3)
     np.random.seed(3)
     model, optimizer, criterion, options, loaders, own, settings = KINDS[kind]()
-    layout = Layout(replicate=-1, logical_ranks=ranks)
+    layout = Layout(**{over: -1}, logical_ranks=ranks)
     engine = Engine(model, optimizer, criterion, device="cpu", layout=layout, **options)
     losses = Losses(break_after)
     saving = [hooks.Checkpoint(every="1st")] if folder is not None else []
@@ -205,10 +214,13 @@ def train(
         history = trainer.fit(*loaders, epochs=2, validate_every="2st")
     except KeyboardInterrupt:
         return {}
-    evaluated = trainer.evaluate(loaders[1])
+    evaluated = trainer.evaluate(loaders[0] if kind == "mlp" else loaders[1])
     dataset = getattr(loaders[0], "dataset", None) if kind != "mlp" else None
     predicted = 0 if dataset is None else trainer.predict(DataLoader(dataset, batch_size=2))
     state = engine.state_dict()
+    for one in state["optimizers"].values():
+        for group in one["param_groups"]:
+            group.pop("foreach")  # which implementation, of the same bits
     return {
         "weights": digest(state["model"]),
         "optimizer": digest(state["optimizers"]),
@@ -219,6 +231,17 @@ def train(
         "random": repr((torch.rand(()), random.random(), np.random.rand())),
         "losses": "\n".join(losses.losses),
     }
+
+
+def train_fused() -> str:
+    """Return why shards reject a fused optimizer."""
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    try:
+        Engine(model, optimizer, device="cpu", layout=Layout(shard=-1, logical_ranks=2))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def digest(tree: Any) -> str:
@@ -234,7 +257,8 @@ def digest(tree: Any) -> str:
             for one in value:
                 add(one)
         elif isinstance(value, Tensor):
-            found.update(value.detach().contiguous().numpy().tobytes())
+            complete = value.full_tensor() if is_sharded(value) else value
+            found.update(complete.detach().contiguous().numpy().tobytes())
         else:
             found.update(repr(value).encode())
 

@@ -1,18 +1,19 @@
 """`LogicalModel`: a model as one process runs its logical ranks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stoker.core import dist
 from stoker.core.seed import mixed_seed, preserve_rng, random_state, seed_all, set_random_state
 from stoker.core.types import Output
 from stoker.parallel.layout import Layout
 from stoker.parallel.logical.buffers import StepBuffers, send_from_first
+from stoker.parallel.logical.norms import norm_of_rows
 from stoker.parallel.logical.outputs import gather_outputs, gather_rows
 from stoker.parallel.logical.reducer import TreeReducer
 from stoker.parallel.logical.tree import ranks_of
@@ -82,6 +83,28 @@ class LogicalModel(ParallelModel):
         """Within this context, hooks and metrics do not add what every process has observed."""
         with dist.observing_everything():
             yield
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Return the context in which a model without gradients runs. All processes must enter it.
+
+        It is not needed within `step`.
+        """
+        return nullcontext()
+
+    # Norms of gradients
+
+    def clip_grad_norm(
+        self, parameters: Iterable[nn.Parameter], limit: float, norm_type: float
+    ) -> Tensor:
+        """Scale gradients to a total norm of at most ``limit``; return the norm before."""
+        held = [parameter for parameter in parameters if parameter.grad is not None]
+        norm = self.total_norm(held, norm_type)
+        nn.utils.clip_grads_with_norm_(held, limit, norm)
+        return norm
+
+    def total_norm(self, parameters: Iterable[nn.Parameter], norm_type: float = 2.0) -> Tensor:
+        """Return the norm of all gradients, from the norms of their rows."""
+        return norm_of_rows([p.grad for p in parameters if p.grad is not None], norm_type)
 
     # A step
 
