@@ -1,4 +1,7 @@
-"""R1 for two processes: a job of which one is killed anywhere ends at the same bits, in both."""
+"""R1 for two processes: a job of which one is killed anywhere ends at the same bits, in both.
+
+``make kills`` kills each process at each point; otherwise one of them, sampled by a seed.
+"""
 
 import signal
 
@@ -6,6 +9,7 @@ import pytest
 
 from support.killable_job import RANKS, attempt
 from support.killable_run import differences
+from support.sample import one_of_each
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +37,9 @@ def test_the_processes_of_a_job_train_the_same_model_with_numbers_of_their_own(u
     assert not one["draws"].equal(other["draws"])
 
 
-@pytest.mark.parametrize(("rank", "point", "nth"), PLACES)
+@pytest.mark.parametrize(
+    ("rank", "point", "nth"), one_of_each("STOKER_KILLS", PLACES, lambda place: place[1])
+)
 def test_a_job_killed_at_a_point_ends_at_the_same_bits(tmp_path, uninterrupted, rank, point, nth):
     assert attempt(tmp_path / "run", (point, nth), rank) is None
     assert differences(uninterrupted, attempt(tmp_path / "run")) == []

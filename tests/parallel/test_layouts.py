@@ -1,4 +1,7 @@
-"""Every layout trains to what one process trains to."""
+"""Every layout trains to what one process trains to.
+
+``make layouts`` runs all of them in every way; otherwise a seeded sample runs.
+"""
 
 import functools
 
@@ -7,6 +10,7 @@ import torch
 
 from stoker import Layout
 from support.pool import pool
+from support.sample import sample
 from support.tasks import every_layout as layouts_all
 
 pytestmark = pytest.mark.process
@@ -59,12 +63,14 @@ def test_two_processes_train_to_what_one_does(layout):
     check(layout, 1)
 
 
-@pytest.mark.parametrize("layout", TWO, ids=named)
+@pytest.mark.parametrize("layout", sample("STOKER_LAYOUTS", TWO, 2), ids=named)
 def test_two_processes_accumulate_to_what_one_does(layout):
     check(layout, 2)
 
 
-@pytest.mark.parametrize("layout", FOUR, ids=named)
+@pytest.mark.parametrize(
+    "layout", sample("STOKER_LAYOUTS", FOUR, 2, [Layout(shard=2, tensor=2)]), ids=named
+)
 def test_four_processes_train_to_what_one_does(layout):
     check(layout, 2)
 
@@ -81,9 +87,13 @@ UNEVEN = [
 ]
 
 
-@pytest.mark.parametrize("layout", UNEVEN, ids=named)
-@pytest.mark.parametrize(("samples", "accumulate"), [(31, 1), (35, 3)])
-def test_a_last_batch_that_does_not_divide_counts_as_in_one_process(layout, samples, accumulate):
+UNEVEN_CASES = sample(
+    "STOKER_LAYOUTS", [(*sizes, one) for sizes in ((31, 1), (35, 3)) for one in UNEVEN], 5
+)
+
+
+@pytest.mark.parametrize(("samples", "accumulate", "layout"), UNEVEN_CASES, ids=str)
+def test_a_last_batch_that_does_not_divide_counts_as_in_one_process(samples, accumulate, layout):
     check(layout, accumulate, samples)
 
 

@@ -11,7 +11,7 @@ from stoker import Engine, Layout
 from stoker.checkpoint import CheckpointError
 from stoker.resume.weights import load_weights
 from support.pool import pool
-from support.tasks.meta_models import make_model, materialized
+from support.tasks.meta_models import make_model, materialized, staged
 
 
 def same(found, expected):
@@ -36,6 +36,17 @@ def test_two_processes_have_the_bits_of_an_ordinary_model(layout):
         assert same(one[1], other[1])
         assert one[2] == other[2]
     assert same(found[0][0], materialized(None, "cpu")[0])
+
+
+@pytest.mark.process
+def test_a_stage_of_a_pipeline_allocates_its_own_parts_alone():
+    expected = pool().run(2, staged, "cpu")
+    found = pool().run(2, staged, "meta")
+    for (weights, held, allocated), (right, held_too, _) in zip(found, expected, strict=True):
+        assert same(weights, right)
+        assert held == held_too
+        assert allocated <= held
+    assert sum(held for _, held, _ in found) == sum(one.numel() for one in found[0][0].values())
 
 
 def write_folder(folder, weights):

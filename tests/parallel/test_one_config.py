@@ -1,4 +1,8 @@
-"""One config file trains in every layout, and the layout does not change what it trains to."""
+"""One config file trains in every layout, and the layout does not change what it trains to.
+
+``make layouts`` runs all of them; otherwise a seeded sample runs, and `test_layouts` trains a
+smaller model in every one.
+"""
 
 import functools
 import tempfile
@@ -7,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.pool import pool
+from support.sample import sample
 from support.tasks import one_config
 
 pytestmark = pytest.mark.process
@@ -47,11 +52,11 @@ def check(processes, options, folder):
         assert losses == pytest.approx(alone(), rel=1e-4)
 
 
-@pytest.mark.parametrize("options", TWO)
+@pytest.mark.parametrize("options", sample("STOKER_LAYOUTS", TWO, 3))
 def test_the_transformer_of_the_examples_trains_in_two_processes(options, tmp_path):
     check(2, options, tmp_path)
 
 
-@pytest.mark.parametrize("options", FOUR)
+@pytest.mark.parametrize("options", sample("STOKER_LAYOUTS", FOUR, 1))
 def test_the_transformer_of_the_examples_trains_in_four_processes(options, tmp_path):
     check(4, options, tmp_path)

@@ -1,4 +1,8 @@
-"""Runs of several processes resume: to the same bits, or in another layout."""
+"""Runs of several processes resume: to the same bits, or in another layout.
+
+``make layouts`` runs all of them, and ``make reshard`` every pair of layouts; otherwise a seeded
+sample runs.
+"""
 
 import functools
 
@@ -8,6 +12,7 @@ import torch
 from stoker import Layout, load_weights
 from support.killable_run import differences
 from support.pool import pool
+from support.sample import sample
 from support.tasks import every_layout as layouts_all
 
 pytestmark = pytest.mark.process
@@ -35,7 +40,9 @@ def run(layout, *args):
     return pool().run(layout.processes, layouts_all.resumable, layout, *args)
 
 
-@pytest.mark.parametrize("layout", SAME, ids=named)
+@pytest.mark.parametrize(
+    "layout", sample("STOKER_LAYOUTS", SAME, 2, [Layout(shard=2), Layout(pipeline=2)]), ids=named
+)
 def test_a_run_that_is_broken_off_ends_at_the_same_bits(layout, tmp_path):
     complete = run(layout, tmp_path / "uninterrupted", None, 0.2)
     assert set(run(layout, tmp_path / "broken", 3, 0.2)) == {None}
@@ -72,7 +79,7 @@ def expected(tmp_path_factory):
     return uninterrupted(tmp_path_factory.mktemp("uninterrupted"))
 
 
-@pytest.mark.parametrize(("first", "second"), MOVES, ids=named)
+@pytest.mark.parametrize(("first", "second"), sample("STOKER_LAYOUTS", MOVES, 6), ids=named)
 def test_a_run_resumes_in_another_layout(first, second, tmp_path, expected):
     assert set(run(first, tmp_path, 3, 0.0)) == {None}
     weights, averages, history, *_ = run(second, tmp_path, None, 0.0)[0]

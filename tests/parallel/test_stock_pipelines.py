@@ -35,13 +35,12 @@ LAYOUTS = {
     "pi2×re2×te2": Layout(pipeline=2, replicate=2, tensor=2),
     "pi2×sh2×te2": Layout(pipeline=2, shard=2, tensor=2),
 }
-TENSOR = ("gpt2", "llama")  # the architectures with a plan for tensor
 CASES = [
     (name, tied, layout)
     for name in tasks.CONFIGS
     for tied in ((True, False) if name in tasks.TIED else (False,))
     for layout in LAYOUTS
-    if ("te2" not in layout or name in TENSOR) and (name, layout) != ("t5", "zb2")  # refused
+    if (name, layout) != ("t5", "zb2")  # refused
 ]
 ALWAYS = [("gpt2", True, "pi2"), ("bert", True, "pi2"), ("llama", False, "pi2×te2")]
 SMALL = [case for case in CASES if LAYOUTS[case[2]].processes == 2]

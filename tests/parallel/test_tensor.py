@@ -1,5 +1,7 @@
 """Layers split over 2 and 4 processes, against the same model in one."""
 
+import functools
+
 import pytest
 import torch
 
@@ -41,10 +43,16 @@ def norms_of(expected):
     return [norm for _, norm in scalars], tensors
 
 
+@functools.cache
+def in_two(build):
+    """Train a model in two processes; several tests look at what comes out."""
+    return pool().run(2, tasks.split_training, build)
+
+
 @each_model
 def test_two_processes_train_as_one(build):
     expected = alone(build)
-    for scalars, tensors, _, split in pool().run(2, tasks.split_training, build):
+    for scalars, tensors, _, split in in_two(build):
         assert len(split) > 10
         assert_near((scalars, tensors), expected)
 
@@ -57,7 +65,7 @@ def test_four_processes_train_as_one():
 
 @each_model
 def test_gradients_of_unsplit_layers_are_the_same_bits_everywhere(build):
-    (*_, first, split), (*_, second, _) = pool().run(2, tasks.split_training, build)
+    (*_, first, split), (*_, second, _) = in_two(build)
     assert first.keys() == second.keys()
     assert len(first) >= 5  # norms, positions
     assert not first.keys() & set(split)

@@ -38,7 +38,7 @@ def check_arguments(
 ) -> None:
     """Check that the model is a module, the criterion is callable and limits are not negative."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {_kind(model)}, expected a torch.nn.Module")
+        raise TypeError(f"model is {_describe(model)}, expected a torch.nn.Module")
     if _kind(model) in ("DistributedDataParallel", "FullyShardedDataParallel"):
         raise TypeError(
             f"model is wrapped in {_kind(model)}, which the engine does itself: pass the model "
@@ -49,7 +49,7 @@ def check_arguments(
             f"criterion is {_describe(criterion)}, expected a loss function such as "
             "nn.CrossEntropyLoss()"
         )
-    if layout is not None and not hasattr(layout, "filled"):
+    if layout is not None and (isinstance(layout, type) or not hasattr(layout, "filled")):
         raise TypeError(f"layout is {layout!r}, expected a Layout such as Layout(replicate=-1)")
     if lr_step not in ("step", "epoch"):
         raise ValueError(f"lr_step must be 'step' or 'epoch', got {lr_step!r}")

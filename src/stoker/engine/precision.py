@@ -28,10 +28,10 @@ class Precision:
 
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         if name not in _DTYPES:
-            names = get_args(PrecisionName)
+            names, ours = get_args(PrecisionName), precision_of(name) or str(name)
             raise ValueError(
                 f"precision {name!r} is unknown: expected {', '.join(names)}"
-                f"{did_you_mean(precision_of(name) or str(name), names)}"
+                f"{did_you_mean(ours, [ours] if ours in names else names)}"
             )
         if name == "bf16" and device.type == "cpu":
             _check_processor()

@@ -75,10 +75,10 @@ class TargetWeight:
 def target_weight(criterion: Any, model: Any = None) -> TargetWeight | None:
     """Return how one of torch's losses for class indices weighs targets; None for any other.
 
-    Without a criterion, the loss is that of a model of transformers.
+    Without a criterion, the loss is that of a model of transformers, with adapters of peft or not.
     """
     if criterion is None:
-        shift = _label_shift(getattr(model, "_orig_mod", model))
+        shift = _label_shift(_without_adapters(getattr(model, "_orig_mod", model)))
         return None if shift is None else TargetWeight(_defaults, partial(_labels, shift))
     if type(criterion).__call__ is nn.Module.__call__ and type(criterion).forward in _FORWARDS:
         if criterion.reduction != "mean":
@@ -119,6 +119,15 @@ def _label_shift(model: Any) -> int | None:
         return 1
     counts_all = name.endswith(_CLASSIFIERS) or (encodes and name.endswith("ConditionalGeneration"))
     return 0 if counts_all else None
+
+
+def _without_adapters(model: Any) -> Any:
+    """Return the model that a model of peft adapts; the same one if it adds tokens to batches."""
+    configs, base = getattr(model, "peft_config", None), getattr(model, "get_base_model", None)
+    if not isinstance(configs, Mapping) or not callable(base):
+        return model
+    adds_tokens = any(getattr(one, "is_prompt_learning", True) for one in configs.values())
+    return model if adds_tokens else base()
 
 
 def _labels(shift: int, batch: Batch) -> Any:

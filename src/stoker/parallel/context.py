@@ -65,7 +65,8 @@ def _check_attention(model: nn.Module) -> None:
     if attention != "sdpa":
         raise ValueError(
             f"{type(model).__name__} computes attention by {attention!r}, but context needs "
-            "scaled_dot_product_attention: create the model with attn_implementation='sdpa'"
+            "scaled_dot_product_attention: create the model with attn_implementation='sdpa' if it "
+            "has that, or use another layout"
         )
 
 

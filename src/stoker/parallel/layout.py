@@ -61,6 +61,7 @@ class Layout:
         Layout(pipeline=2, tensor=2)    2 stages, each layer split in 2
         Layout(context=2)               each sequence in 2 parts
         Layout(replicate=-1, logical_ranks=8)    the arithmetic of 8 ranks, on 1 to 8 processes
+        Layout(shard=-1, logical_ranks=8)        the same bits, with the optimizer in shards
 
     One of the sizes may be -1, to fill the processes that the job has.
 
@@ -95,8 +96,9 @@ class Layout:
         unused: for replicate: allow parameters that are not used in a step.
         sync_batchnorm: for replicate and shard: batch norms use the mean and the variance of the
             batches of all processes instead of their own.
-        logical_ranks: for replicate: define the arithmetic of a step for this many ranks. Any
-            number of processes up to it executes them, one after another, with the same bits.
+        logical_ranks: for replicate and shard: define the arithmetic of a step for this many
+            ranks. Any number of processes up to it executes them, one after another, with the
+            same bits.
         threads: for logical_ranks: the number of threads of each process. Kernels that add on
             several threads add in another order.
     """
@@ -206,12 +208,15 @@ class Layout:
                 f"logical_ranks is {ranks}, but the run has {processes} processes: start it with "
                 f"--nproc {ranks} or fewer"
             )
-        if self.replicate not in (-1, processes):
+        name = "replicate" if self.shard == 1 else "shard"
+        size = getattr(self, name)
+        if size not in (-1, processes):
             raise ValueError(
-                f"replicate is {self.replicate}, but the run has {processes} processes: set "
-                "replicate=-1, since logical_ranks run on any number of them"
+                f"{name} is {size}, but the run has {processes} processes: set {name}=-1, since "
+                "logical_ranks run on any number of them"
             )
-        return replace(self, replicate=processes)
+        changes: dict[str, Any] = {name: processes}
+        return replace(self, **changes)
 
     def __str__(self) -> str:
         if self.logical_ranks is not None:
@@ -266,13 +271,24 @@ class Layout:
                     "or call torch.set_num_threads"
                 )
             return
-        other = [name for name in SIZES if name != "replicate" and getattr(self, name) != 1]
+        used = [name for name in SIZES if getattr(self, name) != 1]
+        other = [name for name in used if name not in ("replicate", "shard")]
         if other:
             raise ValueError(
                 f"logical_ranks cannot be combined with {other[0]}: its collectives add in an "
                 f"order that depends on the number of processes, so use replicate=-1 or leave "
                 "logical_ranks out"
             )
+        if len(used) > 1:
+            raise ValueError(
+                "logical_ranks need replicate=-1 or shard=-1, but both are given: leave one out"
+            )
+        for name in _OPTIONS["shard"]:
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(
+                    f"{name} cannot be combined with logical_ranks, which gather the complete "
+                    f"model once per step: leave {name} out"
+                )
         if self.unused:
             raise ValueError("unused is not needed with logical_ranks: leave unused out")
         if self.sync_batchnorm:

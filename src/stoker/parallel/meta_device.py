@@ -16,6 +16,7 @@ from stoker.core.tree import is_sharded, local_part
 from stoker.parallel.optimizers import shard_like
 
 Share: TypeAlias = Callable[[Tensor], None]
+Keep: TypeAlias = Callable[[str], bool]
 
 _log = get_logger()
 
@@ -25,7 +26,12 @@ def is_meta(model: nn.Module) -> bool:
     return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers()))
 
 
-def materialize(model: nn.Module, device: torch.device, share: Share = lambda tensor: None) -> None:
+def materialize(
+    model: nn.Module,
+    device: torch.device,
+    share: Share = lambda tensor: None,
+    keep: Keep = lambda name: True,
+) -> None:
     """Allocate the parameters and buffers of a model, or its shards, and initialize them.
 
     Modules initialize themselves, in the order in which the model lists them: with
@@ -36,6 +42,8 @@ def materialize(model: nn.Module, device: torch.device, share: Share = lambda te
         model: sharded or not.
         device: where to allocate.
         share: copies a tensor from the process that draws the random numbers to all others.
+        keep: whether this process keeps the tensor of a name. The others are initialized one module
+            at a time, so that the same random numbers are drawn, and stay on the meta device.
 
     Values that were set in a constructor are lost. A parameter that was set more often there than
     its initialization sets it is reported in the log.
@@ -45,20 +53,20 @@ def materialize(model: nn.Module, device: torch.device, share: Share = lambda te
     """
     _check_attributes(model)
     changes: dict[str, int] = {}
-    pending = _allocate(model, device, changes)
+    pending = _allocate(model, device, changes, keep)
     found: Counter[str] = Counter()
     by_transformers: set[str] = set()
     for path, module in _children_first("", model):
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
-            found += _Initialization(path, module, pending, share).run(reset)
+            found += _Initialization(path, module, pending, share, device).run(reset)
         if hasattr(module, "_init_weights") and hasattr(module, "init_weights"):
             init_weights: Any = module._init_weights
             for name, one in _children_first(path, module):
                 if name not in by_transformers:
                     by_transformers.add(name)
                     init = partial(init_weights, one)
-                    found += _Initialization(name, one, pending, share).run(init)
+                    found += _Initialization(name, one, pending, share, device).run(init)
     missing = sorted(set(pending.values()) - found.keys())
     missing = missing or _partly_set(model, set(pending.values()))
     if missing:
@@ -94,35 +102,56 @@ def _partly_set(model: nn.Module, names: set[str]) -> list[str]:
     return [
         name
         for name, tensor in held
-        if name in names and tensor.is_floating_point() and local_part(tensor).isnan().any()
+        if name in names
+        and tensor.is_floating_point()
+        and not tensor.is_meta
+        and local_part(tensor).isnan().any()
     ]
 
 
-def _allocate(model: nn.Module, device: torch.device, changes: dict[str, int]) -> dict[int, str]:
-    """Give tensors on the meta device memory; return their names by ``id``.
+def _allocate(
+    model: nn.Module, device: torch.device, changes: dict[str, int], keep: Keep
+) -> dict[int, str]:
+    """Give tensors on the meta device memory, if this process keeps them; return names by ``id``.
 
     Decimals are NaN until they are set. ``changes`` gets how often each parameter was set.
     """
     made: dict[int, Tensor] = {}
     names: dict[int, str] = {}
+    kept = _kept(model, keep)
     for path, module in model.named_modules():
         for held in (module._parameters, module._buffers):
             for key, old in held.items():
                 if old is None or not old.is_meta:
                     continue
                 if id(old) not in made:
-                    new = torch.empty_like(old, device=device)
-                    if new.is_floating_point():
-                        local_part(new.detach()).fill_(math.nan)
-                    is_parameter = isinstance(old, nn.Parameter)
-                    made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
+                    made[id(old)] = _allocated(old, device) if id(old) in kept else old
                     name = f"{path}.{key}".lstrip(".")
                     names[id(made[id(old)])] = name
-                    if is_parameter:
+                    if isinstance(old, nn.Parameter):
                         changes[name] = local_part(old)._version
                 held[key] = made[id(old)]
     model._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]  # FSDP2 finds the new ones
     return names
+
+
+def _kept(model: nn.Module, keep: Keep) -> set[int]:
+    """Return the tensors that this process keeps under at least one name, by ``id``."""
+    return {
+        id(tensor)
+        for path, module in model.named_modules(remove_duplicate=False)
+        for held in (module._parameters, module._buffers)
+        for key, tensor in held.items()
+        if keep(f"{path}.{key}".lstrip("."))
+    }
+
+
+def _allocated(old: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor with memory in place of one without."""
+    new = torch.empty_like(old, device=device)
+    if new.is_floating_point():
+        local_part(new.detach()).fill_(math.nan)
+    return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
 
 
 def _children_first(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -140,9 +169,17 @@ class _Initialization:
         module: the module.
         names: the names of the tensors without values, by ``id``. A tied one has its first name.
         share: copies a tensor from the process that draws the random numbers to all others.
+        device: where to initialize what this process does not keep.
     """
 
-    def __init__(self, path: str, module: nn.Module, names: dict[int, str], share: Share) -> None:
+    def __init__(
+        self,
+        path: str,
+        module: nn.Module,
+        names: dict[int, str],
+        share: Share,
+        device: torch.device,
+    ) -> None:
         self._places: dict[int, list[tuple[dict[str, Any], str]]] = {}
         self._tensors: dict[int, Any] = {}
         self._here: set[int] = set()  # what has its first name here
@@ -154,7 +191,7 @@ class _Initialization:
                         self._tensors[id(old)] = old
                         if names[id(old)] == f"{name}.{key}".lstrip("."):
                             self._here.add(id(old))
-        self._names, self._share = names, share
+        self._names, self._share, self._device = names, share, device
 
     @torch.no_grad()
     def run(self, init: Callable[[], Any]) -> Counter[str]:
@@ -163,9 +200,8 @@ class _Initialization:
         copies: dict[int, Any] = {}
         for key in touched:
             old = self._tensors[key]
-            if is_sharded(old) or key not in self._here:  # a tied one keeps its first values
-                full = old.full_tensor() if is_sharded(old) else old.clone()
-                copies[key] = nn.Parameter(full, old.requires_grad)
+            if is_sharded(old) or old.is_meta or key not in self._here:
+                copies[key] = self._copy(old)  # a tied one keeps its first values
                 self._put(key, copies[key])
         if touched:
             init()
@@ -175,9 +211,17 @@ class _Initialization:
                 self._put(key, old)
             if key in self._here:
                 self._share(new)
-                if key in copies:
+                if key in copies and not old.is_meta:
                     local_part(old.detach()).copy_(local_part(shard_like(new.detach(), old)))
         return Counter({self._names[key]: touched[key] for key in touched if key in self._here})
+
+    def _copy(self, old: Any) -> Tensor:
+        """Return a complete tensor to initialize; this process keeps a part of it, or nothing."""
+        if is_sharded(old):
+            full = old.full_tensor()
+        else:
+            full = _allocated(old.detach(), self._device) if old.is_meta else old.clone()
+        return nn.Parameter(full, old.requires_grad) if isinstance(old, nn.Parameter) else full
 
     def _touched(self, init: Callable[[], Any]) -> dict[int, int]:
         """Return what ``init`` sets, and how often, found by a call with tensors without values."""

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 
 from stoker.core import dist
+from stoker.core.log import get_logger
 from stoker.core.seed import seed_shard
 from stoker.core.tree import is_sharded, map_tensors
 from stoker.core.types import Batch
@@ -25,6 +26,8 @@ from stoker.parallel.pipeline.stages import Stages
 from stoker.parallel.ties import check_ties, find_shared_memory, tied_names
 
 T = TypeVar("T")
+
+_log = get_logger()
 
 
 class ParallelModel:
@@ -179,9 +182,11 @@ class Distributed(ParallelModel):
         self._statistics: BatchStatistics | None = None
         if layout.sync_batchnorm and self.data_group is not None:
             self._statistics = sync_batch_norms(model, self.data_group)
-        self._syncs = [self._split(layout, model, one_optimizer=one_optimizer)]
+        self._syncs = [self._split(layout, model, device, one_optimizer=one_optimizer)]
 
-    def _split(self, layout: Layout, model: nn.Module, *, one_optimizer: bool) -> GradientSync:
+    def _split(
+        self, layout: Layout, model: nn.Module, device: torch.device, *, one_optimizer: bool
+    ) -> GradientSync:
         """Split the model: layers first, then stages, then the parameters of each."""
         if layout.tensor > 1:
             from stoker.parallel.tensor.split import split_layers  # slow to import
@@ -202,11 +207,13 @@ class Distributed(ParallelModel):
             self.stages = split_model(
                 model,
                 self._mesh.get_group("pipeline"),
+                device,
                 virtual=layout.stages,
                 sequence=layout.sequence,
                 split=layout.split,
             )
             stages = list(self.stages.local.values())
+            _warn_about_statistics(model)
         if layout.shard > 1:
             from stoker.parallel.shards import FSDPSync  # slow to import
 
@@ -349,15 +356,16 @@ def wrap_model(
 ) -> ParallelModel:
     """Split a model in place by its layout, and let its optimizers update the new parameters.
 
-    A model on the meta device gets its values: of shards, each process allocates only its own.
+    A model on the meta device gets its values: of shards and stages, each process allocates only
+    its own.
     """
     optimizers = list(optimizers)
-    initializes = layout.shard == 1 or layout.tensor > 1 or layout.pipeline > 1
-    if initializes and is_meta(model) and device.type != "meta":
+    divides = layout.shard > 1 or layout.pipeline > 1
+    if (not divides or layout.tensor > 1) and is_meta(model) and device.type != "meta":
         before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
         materialize(model, device)
         _replace(optimizers, before, model)
-    if layout.logical_ranks is not None:
+    if layout.logical_ranks is not None and layout.shard == 1:
         from stoker.parallel.logical.model import LogicalModel  # it extends ParallelModel
 
         return LogicalModel(layout, model)
@@ -365,17 +373,27 @@ def wrap_model(
         return ParallelModel()
     before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
     tied, memory = tied_names(model), find_shared_memory(model)
-    made = Distributed(layout, model, device, one_optimizer=len(optimizers) == 1)
+    made = _split(layout, model, device, one_optimizer=len(optimizers) == 1)
     check_ties(model, tied, memory, str(layout))
     _replace(optimizers, before, model, made)
     return made
+
+
+def _split(
+    layout: Layout, model: nn.Module, device: torch.device, *, one_optimizer: bool
+) -> ParallelModel:
+    if layout.logical_ranks is None:
+        return Distributed(layout, model, device, one_optimizer=one_optimizer)
+    from stoker.parallel.logical.sharded import ShardedLogicalModel  # slow to import
+
+    return ShardedLogicalModel(layout, model, _make_mesh(layout, device))
 
 
 def _replace(
     optimizers: Iterable[Optimizer],
     before: list[tuple[str, int]],
     model: nn.Module,
-    made: Distributed | None = None,
+    made: ParallelModel | None = None,
 ) -> None:
     """Let optimizers update the parameters that have replaced those of ``before``, by name."""
     now = dict(model.named_parameters(remove_duplicate=False))
@@ -386,6 +404,14 @@ def _replace(
         if made is not None and made.stages is not None:
             made.parameter_indices[id(optimizer)] = ParameterIndex.of(optimizer, replaced)
         replace_parameters(optimizer, replaced)
+
+
+def _warn_about_statistics(model: nn.Module) -> None:
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        _log.warning(
+            "batch norms in a pipeline compute their statistics over micro-batches, so the model "
+            "trains differently than in one process"
+        )
 
 
 def _make_mesh(layout: Layout, device: torch.device) -> DeviceMesh:

@@ -14,6 +14,7 @@ from stoker.dialects.colossalai.context import ParallelMode
 from stoker.dialects.colossalai.core import global_context as gpc
 from stoker.dialects.colossalai.engine import Engine, PipelineSchedule
 from stoker.dialects.colossalai.logging import DistributedLogger
+from stoker.dialects.colossalai.pipeline.pipelinable import PipelinableContext
 from stoker.dialects.colossalai.trainer import Trainer, hooks
 from stoker.dialects.colossalai.utils import get_dataloader, save_checkpoint
 from support.toys import loader, sgd
@@ -153,6 +154,38 @@ def cut_by_the_script(folder, config, alike):
         for mode in (ParallelMode.PIPELINE, ParallelMode.DATA)
     }
     return found, held, ranks
+
+
+class ByName(nn.Module):
+    """A model whose forward is a sequence of layers, with a function between two of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.body = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 8)])
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.body[0](self.first(x).relu())
+        return self.head(self.body[1](x).tanh())
+
+
+def cut_by_name(config, policy, sequence):
+    """The weights after some steps of a model that is cut by a PipelinableContext."""
+    gpc.load_config(config)
+    torch.manual_seed(0)
+    context = PipelinableContext(policy)
+    with context:
+        model = ByName()
+    context.to_layer_list(sequence)
+    chunks, rank = config.get("model", {}).get("num_chunks", 1), ParallelMode.PIPELINE
+    stage = context.partition(chunks, gpc.pipeline_parallel_size, gpc.get_local_rank(rank))
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1, momentum=0.9)
+    data = get_dataloader(loader(64).dataset, batch_size=8)
+    engine, train, _, _ = colossalai.initialize(stage, optimizer, nn.CrossEntropyLoss(), data)
+    Trainer(engine).fit(train, epochs=2, max_steps=6)
+    own = {id(one) for one in stage.parameters()}
+    return {n: p.detach() for n, p in model.named_parameters() if id(p) in own}
 
 
 def wrong_stages(config):

@@ -1,5 +1,6 @@
 """A training with logical ranks whose processes are killed from outside."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -40,20 +41,45 @@ class Meet(Hook):
                 sleep(0.01)
 
 
-def train(folder: Path, steps: list[int]) -> Any:
+class LosesWorker(Hook):
+    """Kills the worker of the loader of one process."""
+
+    same_on_all_ranks = True
+    observes = True
+
+    def after_step(self, run: Run) -> None:
+        members = dist.members()
+        if members is not None and members.member == 1 and run.step == 2:
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGKILL)
+
+
+class LosesDatabase(Hook):
+    """Raises an error of a connection that the job does not know of."""
+
+    same_on_all_ranks = True
+    observes = True
+
+    def after_forward(self, run: Run) -> None:
+        if run.step == 2:
+            raise ConnectionResetError("the database was reset by peer")
+
+
+def train(folder: Path, steps: list[int], workers: int = 0, hook: Hook | None = None) -> Any:
     torch.manual_seed(0)
     x, y = torch.randn(40, 4), torch.randint(3, (40,))
-    data = DataLoader(TensorDataset(x, y), batch_size=2, shuffle=True)
+    data = DataLoader(TensorDataset(x, y), batch_size=2, shuffle=True, num_workers=workers)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     layout = Layout(replicate=-1, logical_ranks=4)
     trainer = Trainer(
         Engine(model, optimizer, nn.CrossEntropyLoss(), layout=layout),
-        hooks=[*hooks.default(log_every=1, progress=False), Meet(folder, steps)],
+        hooks=[*hooks.default(log_every=1, progress=False), hook or Meet(folder, steps)],
         run_dir=folder / "run",
         seed=1,
     )
     trainer.fit(data, data, epochs=2)
+    trainer.evaluate(data)  # writes a line with the step and the names of the last one
     state = [*model.state_dict().values(), *_tensors(optimizer.state_dict()["state"])]
     digest = sha256(b"".join(one.detach().numpy().tobytes() for one in state)).hexdigest()
     return digest, trainer.run.step, trainer.run.samples

@@ -9,6 +9,7 @@ from torch import nn
 from stoker import Engine, Layout
 from stoker.core.tree import local_part
 from stoker.nn import Transformer
+from stoker.parallel import meta_device
 from stoker.resume.weights import load_weights
 
 
@@ -32,3 +33,25 @@ def materialized(layout: Layout | None, device: str, path: Path | None = None) -
     engine.backward(engine.criterion(engine(tokens).flatten(0, 1), tokens.flatten()))
     engine.step()
     return before, engine.weights(), held
+
+
+def staged(device: str) -> Any:
+    """Return the weights of a pipeline, and the elements held here and allocated at once."""
+    allocated = []
+    before = meta_device._allocated
+
+    def note(old: torch.Tensor, where: torch.device) -> torch.Tensor:
+        made = before(old, where)
+        allocated.append(old.numel() if isinstance(old, nn.Parameter) else 0)
+        return made
+
+    meta_device._allocated = note
+    try:
+        model = make_model(device, tied=False)
+        torch.manual_seed(0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        engine = Engine(model, optimizer, layout=Layout(pipeline=2))
+    finally:
+        meta_device._allocated = before
+    held = sum(parameter.numel() for parameter in model.parameters())
+    return engine.weights(), held, sum(allocated)

@@ -310,7 +310,7 @@ def faults() -> dict[str, str]:
     """Return the errors for steps that a pipeline cannot run, in a pipeline of one process."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
-    engine.parallel_model.stages = split_model(engine.model, group)
+    engine.parallel_model.stages = split_model(engine.model, group, engine.device)
     schedule = PipelineSchedule("1f1b", 2)
 
     def draws(engine: Engine, batch: Any) -> Tensor:
@@ -335,7 +335,7 @@ def logged_of_a_size() -> list[str]:
     """What is logged where the first batch does not divide, and where only a later one does not."""
     engine, group = alone("mlp"), dist.group.WORLD
     assert group is not None
-    engine.parallel_model.stages = split_model(engine.model, group)
+    engine.parallel_model.stages = split_model(engine.model, group, engine.device)
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

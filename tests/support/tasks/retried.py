@@ -92,7 +92,7 @@ def trained(
     return weights, [row["train/loss"] for row in history], trainer.run.samples
 
 
-def trained_with_a_failure(rank: int | None) -> Any:
+def trained_with_a_failure(rank: int | None, at: int) -> Any:
     """Return what two processes train to if memory runs out on one of them."""
-    fails = FailAt(1, MemoryError(), "backward") if dist.rank() == rank else None
+    fails = FailAt(at, MemoryError(), "backward") if dist.rank() == rank else None
     return trained(RetrySchedule(), fails, layout=Layout(replicate=2))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from stoker.parallel.pipeline.skeleton import call_order
+
 
 @dataclass(frozen=True)
 class BlockList:
@@ -14,9 +16,9 @@ class BlockList:
     directly to a module around the blocks are in no part: every stage has them.
 
     Args:
-        before: the names of the modules that are registered before the blocks.
+        before: the names of the modules that run before the blocks.
         blocks: the names of the blocks, in the order in which they run.
-        after: the names of the modules that are registered after the blocks.
+        after: the names of the modules that run after the blocks.
     """
 
     before: list[str]
@@ -44,7 +46,8 @@ def find_blocks(model: nn.Module, split: Sequence[str] | None = None) -> BlockLi
     """Return a model as its longest list of blocks; None if it has no list of two or more.
 
     Lists within a block, such as its experts, do not count. Lists whose modules are of one class
-    take precedence; among equals, the first counts.
+    take precedence; among equals, the first counts. Other modules run in the order in which they
+    are registered, unless a trial shows another one.
 
     Args:
         model: any model.
@@ -58,7 +61,23 @@ def find_blocks(model: nn.Module, split: Sequence[str] | None = None) -> BlockLi
     if not found:
         return None
     named = [one for one in found if split is not None and {*split} <= {*one.parts}]
-    return max(named or found, key=lambda one: (_of_one_class(model, one), len(one.blocks)))
+    chosen = max(named or found, key=lambda one: (_of_one_class(model, one), len(one.blocks)))
+    return _as_called(chosen, call_order(model))
+
+
+def _as_called(found: BlockList, calls: Sequence[str]) -> BlockList:
+    """Return the list with modules before or after the blocks as they were called."""
+    place = {name: number for number, name in enumerate(calls)}
+    if not {*found.blocks} <= place.keys():
+        return found
+    first, last = place[found.blocks[0]], place[found.blocks[-1]]
+    late = [name for name in found.before if place.get(name, -1) > last]
+    early = [name for name in found.after if place.get(name, last) < first]
+    return BlockList(
+        [*(name for name in found.before if name not in late), *early],
+        found.blocks,
+        [*late, *(name for name in found.after if name not in early)],
+    )
 
 
 def _of_one_class(model: nn.Module, found: BlockList) -> bool:

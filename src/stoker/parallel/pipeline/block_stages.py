@@ -8,6 +8,7 @@ the last block of the stage. The first micro-batch of a shape runs on trial, to 
 and to check that nothing depends on the blank tensors.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from stoker.core.out_of_memory import is_out_of_memory
 from stoker.core.tree import describe, map_tensors, tensors
 from stoker.parallel.pipeline.placeholder_trace import PlaceholderTrace, memory_of
 from stoker.parallel.pipeline.stage_plan import stage_of
@@ -120,7 +122,7 @@ class SkippedModule(RemoteModule):
     def trace_by(self, trace: PlaceholderTrace) -> None:
         """Note that the tensors of the twin have no values."""
         for tensor in (*self._twin[0].parameters(), *self._twin[0].buffers()):
-            trace.add(tensor, self._name)
+            trace.add_weight(tensor, self._name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the part would return, without its values."""
@@ -267,6 +269,15 @@ class BlockStage(Stage):
         try:
             with _recorded(dict(zip(self._names, self.parts, strict=True))) as learned, trace:
                 output, _ = super().probe(received, call, answers)
+        except (AttributeError, LookupError, RuntimeError, TypeError) as error:
+            if self.index == 0 or is_out_of_memory(error):
+                raise
+            raise ValueError(
+                f"pipeline stage {self.index} of {type(model).__name__} failed in a trial "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}): if the model runs "
+                "in one process, it reads more from other stages than what the last block before "
+                "this stage returns, so cut another list of blocks by split, or use another layout"
+            ) from error
         finally:
             self._trace = None
         # torch rejects a change in place of what a stage has received, a leaf that requires grad
@@ -305,30 +316,6 @@ class BlockStage(Stage):
                     f"buffer {name!r} changes when the model runs, but is in a module without "
                     "parameters, which every pipeline stage runs: use another layout"
                 )
-
-
-def skeleton(module: nn.Module) -> nn.Module:
-    """Return a copy of a module with tensors of the same shape, dtype and device, without memory.
-
-    A model may read attributes of a part that it does not run, such as the dtype of a weight.
-    """
-    made = module.__class__.__new__(module.__class__)
-    made.__dict__.update(module.__dict__)
-    made.__dict__["_modules"] = {
-        name: None if child is None else skeleton(child) for name, child in module._modules.items()
-    }
-    made.__dict__["_buffers"] = {n: _without_memory(t) for n, t in module._buffers.items()}
-    made.__dict__["_parameters"] = {
-        name: None if tensor is None else nn.Parameter(_without_memory(tensor), requires_grad=False)
-        for name, tensor in module._parameters.items()
-    }
-    return made
-
-
-def _without_memory(tensor: Any) -> Any:
-    if tensor is None:
-        return None
-    return torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
 
 
 @contextmanager
@@ -386,7 +373,8 @@ def _without_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> Mapping[str, 
 
     Models make one by default, but a stage has only that of its own blocks.
     """
-    if not hasattr(getattr(model, "config", None), "use_cache"):
+    config = getattr(model, "config", None)
+    if not hasattr(config, "use_cache") and not _passes_cache_on(model, config):
         return kwargs
     if kwargs.get("use_cache"):
         raise ValueError(
@@ -394,6 +382,14 @@ def _without_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> Mapping[str, 
             "blocks only: leave use_cache out"
         )
     return {**kwargs, "use_cache": False}
+
+
+def _passes_cache_on(model: nn.Module, config: Any) -> bool:
+    """Return whether a part of the model makes the cache, and the model takes its option."""
+    if not hasattr(getattr(config, "text_config", None), "use_cache"):
+        return False
+    taken = inspect.signature(type(model).forward).parameters
+    return "use_cache" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())
 
 
 def _check_collected(model: nn.Module, kwargs: Mapping[str, Any]) -> None:

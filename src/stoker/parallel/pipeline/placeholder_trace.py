@@ -35,12 +35,18 @@ class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.read: str | None = None
         self._names: dict[int, str] = {}
+        self._weights: set[int] = set()
         self._alive: list[Any] = []  # so that no other tensor gets the same memory
 
     def add(self, tensor: Tensor, name: str) -> None:
         """Note that a tensor depends on what the module of that name returns."""
         self._alive.append(tensor)
         self._names[memory_of(tensor)] = name
+
+    def add_weight(self, tensor: Tensor, name: str) -> None:
+        """Note that a tensor stands for a weight of the module of that name."""
+        self.add(tensor, name)
+        self._weights.add(memory_of(tensor))
 
     def source_of(self, found: Iterable[Any]) -> str | None:
         """Return the module that the first dependent tensor depends on; None if there is none."""
@@ -54,16 +60,25 @@ class PlaceholderTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operation; its results depend on what its arguments depend on."""
-        result = func(*args, **(kwargs or {}))
+        """Run an operation; its results depend on what its arguments depend on.
+
+        Raises:
+            ValueError: it changes a weight of another stage.
+        """
         source = self.source_of(tree_leaves((args, kwargs)))
+        schema = getattr(func, "_schema", None)  # operations of a higher order have none
+        changed = args[:1] if schema is not None and schema.is_mutable else ()
+        if any(isinstance(one, Tensor) and memory_of(one) in self._weights for one in changed):
+            raise ValueError(
+                f"the model changes a weight of {source!r} when it runs, which is in another stage "
+                "of the pipeline: use another layout"
+            )
+        result = func(*args, **(kwargs or {}))
         name = getattr(func, "_opname", "")
         if source is None or name in _ONLY_SHAPE:
             return result
         if name == "_local_scalar_dense":
             self.read = source
-        schema = getattr(func, "_schema", None)  # operations of a higher order have none
-        changed = args[:1] if schema is not None and schema.is_mutable else ()
         for value in tree_leaves((result, changed)):
             if isinstance(value, Tensor):
                 self.add(value, source)

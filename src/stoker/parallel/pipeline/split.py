@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import torch
 import torch.distributed as c10d
 from torch import nn
 
-from stoker.parallel.pipeline.block_stages import BlockStage, Runs, SkippedModule, skeleton
+from stoker.parallel.meta_device import is_meta, materialize
+from stoker.parallel.pipeline.block_stages import BlockStage, Runs, SkippedModule
+from stoker.parallel.pipeline.skeleton import skeleton
 from stoker.parallel.pipeline.stage_plan import blocks_to_cut, plan_stages, stage_of
 from stoker.parallel.pipeline.stages import RemoteModule, Stage, Stages
 
@@ -13,6 +16,7 @@ from stoker.parallel.pipeline.stages import RemoteModule, Stage, Stages
 def split_model(
     model: nn.Module,
     group: c10d.ProcessGroup,
+    device: torch.device,
     *,
     virtual: int = 1,
     sequence: Sequence[str] | None = None,
@@ -27,6 +31,8 @@ def split_model(
     Args:
         model: the complete model, the same on every process of the group.
         group: the processes of the pipeline.
+        device: where to allocate a model that is on the meta device; a process allocates its
+            stages alone.
         virtual: the number of stages per process.
         sequence: the parts in the order in which they run, see `stage_plan.parts_of`.
         split: the first part of every stage but the first; by default stages are balanced.
@@ -36,6 +42,8 @@ def split_model(
     found = blocks_to_cut(model, sequence, split)
     runs, blocks = Runs(), found.blocks if found is not None else []
     tied = _tied_parameters(model, plan, size)
+    if is_meta(model) and device.type != "meta":
+        materialize(model, device, keep=lambda name: _is_held(name, plan, rank, size))
     local: dict[int, Stage] = {
         stage: BlockStage(stage, plan, blocks, model, runs)
         if blocks
@@ -58,13 +66,19 @@ def split_model(
         names = {n: here for n, here in tied_here.items() if n.startswith(f"{name}.")}
         parent, _, key = name.rpartition(".")
         model.get_submodule(parent)._modules[key] = (
-            SkippedModule(skeleton(part), runs, *where, names)
+            SkippedModule(skeleton(part, device), runs, *where, names)
             if blocks
             else RemoteModule(*where, names)
         )
     stages = Stages(model, local, group, tied)
     stages.broadcast_tied()
     return stages
+
+
+def _is_held(name: str, plan: list[list[str]], rank: int, size: int) -> bool:
+    """Return whether a process holds the parameter or buffer of a name."""
+    stage = stage_of(name, plan)
+    return stage is None or stage % size == rank
 
 
 def _tied_parameters(

@@ -138,11 +138,6 @@ class Stages:
         self._tied = [names for names in tied if self.rank in names]
 
     @property
-    def has_first(self) -> bool:
-        """Whether this process has the first stage, which reads the inputs."""
-        return 0 in self.local
-
-    @property
     def has_last(self) -> bool:
         """Whether this process has the last stage, with the outputs and the loss."""
         return self.count - 1 in self.local

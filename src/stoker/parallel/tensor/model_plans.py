@@ -39,6 +39,7 @@ _DIVIDED = (
     (),
     ("num_heads", "n_heads", "n_head", "num_attention_heads", "split_size", "inner_dim"),
     ("embed_dim", "hidden_size", "all_head_size"),
+    ("num_key_value_heads", "num_kv_heads"),
 )
 """Numbers of attention modules that may have to be divided, in steps: a model that computes its
 shapes from its input needs none."""
@@ -48,12 +49,12 @@ def model_plans(model: nn.Module, processes: int) -> Iterator[Plan]:
     """Yield plans for a model that may be right, most likely first. Check each before use.
 
     The first is the model's own, if transformers has one; the others are derived from the layers
-    of its attention and MLP blocks.
+    of its attention and MLP blocks, and the last ones leave attention out.
     """
     own = _own_plan(model)
-    blocks = [own] if own else []
-    derived = [_derive(model, fused) for fused in ("col:3", "col")]
-    blocks += [plan for number, plan in enumerate(derived) if plan and plan not in derived[:number]]
+    derived = [_derive(model, fused) for fused in ("col:3", "col", None)]
+    found = [*([own] if own else []), *derived]
+    blocks = [plan for number, plan in enumerate(found) if plan and plan not in found[:number]]
     for plan in blocks:
         ends = _embedding_and_head(model, plan)
         for number in range(len(_DIVIDED)):
@@ -65,6 +66,11 @@ def model_plans(model: nn.Module, processes: int) -> Iterator[Plan]:
             for further in (ends, {}) if ends else ({},):
                 yield {**full, **_shared(plan), **further}
                 yield {**full, **further}
+
+
+def splits_attention(names: Iterable[str]) -> bool:
+    """Return whether some of these layers compute queries."""
+    return any(name.rpartition(".")[2] in _QUERY + _FUSED for name in names)
 
 
 def head_size(module: nn.Module) -> int | None:
@@ -93,15 +99,17 @@ def _generic(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
-def _derive(model: nn.Module, fused: str) -> Plan:
-    plan: dict[str, str] = {}
+def _derive(model: nn.Module, fused: str | None) -> Plan:
+    """Return a plan for attention and MLP blocks; if ``fused`` is None, for MLP blocks only."""
+    attention: dict[str, str] = {}
     for name, module in model.named_modules():
-        plan.update(_attention(model, name, module, fused))
-    inside = tuple(f"{name.rpartition('.')[0]}." for name, op in plan.items() if op != "row")
+        attention.update(_attention(model, name, module, fused or "col"))
+    inside = tuple(f"{name.rpartition('.')[0]}." for name, op in attention.items() if op != "row")
+    plan = dict(attention)
     for name, module in model.named_modules():
         if not f"{name}.".startswith(inside):
-            plan.update(_mlp(name, module, plan))
-    return plan
+            plan.update({name: "experts"} if are_experts(module) else _mlp(name, module, plan))
+    return {n: op for n, op in plan.items() if fused is not None or n not in attention}
 
 
 def _attention(model: nn.Module, name: str, module: nn.Module, fused: str) -> Plan:
@@ -158,15 +166,20 @@ def _inner_parts(module: nn.Module, known: set[str], width: int) -> dict[str, st
 
 
 def _mlp(name: str, module: nn.Module, known: Iterable[str]) -> Plan:
-    """Return the operations for a module of two layers, or of two modules with one layer each."""
-    prefix = f"{name}." if name else ""
+    """Return the operations for a module of two layers, or of two modules with one layer each.
+
+    The model itself is not such a module, nor is attention: their layers only look like a pair.
+    """
+    prefix = f"{name}."
     own = _layers(module)
-    if {prefix + n for n in own} & {*known}:
+    attention = {*_QUERY, *_KEY, *_VALUE, *_FUSED} & {*own}
+    if not name or attention or {prefix + n for n in own} & {*known}:
         return {}
     if len(own) > 1 and len(own) == len([c for c in module.children() if _has_parameters(c)]):
         *ups, (last, down) = own.items()
-        pairs = [(n, layer) for n, layer in ups if _fit(layer, down)]
-        return {**{prefix + n: "col" for n, _ in pairs}, prefix + last: "row"} if pairs else {}
+        fits = {prefix + n: _fit(layer, down) for n, layer in ups}
+        cols = {n: f"col:{parts}" if parts > 1 else "col" for n, parts in fits.items() if parts}
+        return {**cols, prefix + last: "row"} if cols else {}
     single = [
         (f"{child}.{n}", layer)
         for child, part in module.named_children()
@@ -175,7 +188,7 @@ def _mlp(name: str, module: nn.Module, known: Iterable[str]) -> Plan:
         if f"{prefix}{child}.{n}" not in known
     ]
     for (one, up), (other, down) in pairwise(single):
-        if _fit(up, down) and features(up, "col") != features(up, "row"):
+        if _fit(up, down) == 1 and features(up, "col") != features(up, "row"):
             return {prefix + one: "col", prefix + other: "row"}
     return {}
 
@@ -188,11 +201,14 @@ def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
-def _fit(up: nn.Module, down: nn.Module) -> bool:
-    """Return whether a layer takes the output of another, and returns the width of its input."""
-    return features(up, "col") == features(down, "row") and features(up, "row") == features(
-        down, "col"
-    )
+def _fit(up: nn.Module, down: nn.Module) -> int:
+    """Return how many inputs of a layer another returns, 1 or 2 (one is a gate); 0 if neither.
+
+    The width before both layers must be that after them.
+    """
+    parts, rest = divmod(features(up, "col"), features(down, "row"))
+    is_same = features(up, "row") == features(down, "col")
+    return parts if is_same and not rest and parts in (1, 2) else 0
 
 
 def _fit_heads(model: nn.Module, plan: Plan, processes: int) -> Plan:
@@ -253,5 +269,8 @@ def _embedding_and_head(model: nn.Module, plan: Plan) -> Plan:
 
 def _call(model: nn.Module, name: str) -> nn.Module | None:
     method = getattr(model, name, None)
-    found = method() if callable(method) else None
+    try:
+        found = method() if callable(method) else None
+    except NotImplementedError:  # a model of transformers that has none
+        return None
     return found if isinstance(found, nn.Module) else None

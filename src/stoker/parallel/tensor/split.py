@@ -13,10 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stoker.core.errors import did_you_mean
+from stoker.core.log import get_logger
 from stoker.parallel.inner_outputs import refuse_inner_outputs
 from stoker.parallel.rank_draws import RankDraws, has_dropout
 from stoker.parallel.tensor import verify
-from stoker.parallel.tensor.model_plans import Plan, head_size
+from stoker.parallel.tensor.model_plans import Plan, head_size, splits_attention
 from stoker.parallel.tensor.plan_ops import (
     EXPERTS,
     OPERATIONS,
@@ -31,6 +32,8 @@ from stoker.parallel.tensor.plan_ops import (
 from stoker.parallel.tensor.ready_plans import as_pattern, ready_plans, targets
 from stoker.parallel.tensor.sequence import Region, block_lists, wrap, wrap_complete
 from stoker.parallel.tensor.verify import Operations
+
+_log = get_logger()
 
 
 def split_layers(
@@ -81,7 +84,13 @@ def split_layers(
     _apply(mesh, model, operations, lists)
     _separate_draws(model, mesh.get_local_rank(), operations)
     if example is not None:
-        verify.check_output(model, example)
+        try:
+            verify.check_output(model, example)
+        except ValueError as error:
+            if not verify.changes_in_place(error.__cause__):
+                raise
+            _copy_outputs(model, operations)
+            verify.check_output(model, example)
         if lists:
             _check_outside(model, mesh, example, lists)
 
@@ -98,16 +107,19 @@ def check_plan(model: nn.Module, processes: int, plan: Plan | str = "auto") -> O
 def _candidates(model: nn.Module, processes: int, plan: Plan | str) -> list[Operations]:
     """Return what plans do with the model: those that fit its shapes, most likely first."""
     found: list[Operations] = []
-    errors = []
+    errors, of_attention = [], []
     for one in [plan] if isinstance(plan, Mapping) else ready_plans(model, processes, plan):
         try:
             operations = _checked(model, processes, one)
         except ValueError as error:
             errors.append(error)
+            of_attention += [error] if splits_attention(one) else []
             continue
         found += [operations] if operations not in found else []
     if not found:
         raise errors[0]
+    if of_attention and not any(map(splits_attention, found)):  # it is not left out for its shape
+        raise of_attention[0]
     return found
 
 
@@ -134,17 +146,26 @@ def _used(operations: Operations, example: verify.Example) -> Operations:
 def _first_right(
     model: nn.Module, mesh: DeviceMesh, candidates: list[Operations], example: verify.Example
 ) -> Operations:
-    faults = []
+    faults: list[str] = []
     for operations in candidates:
         apply = partial(_apply, mesh)
         fault = verify.find_fault(model, operations, apply, example, mesh.get_group())
         if fault is None:
+            if faults and _rows(operations) < max(map(_rows, candidates)):
+                _log.warning(
+                    f"every process holds some layers of {type(model).__name__} in full, because "
+                    f"they cannot be split: {faults[0]}"
+                )
             return operations
         faults.append(fault)
     raise ValueError(
         f"the plan for {type(model).__name__} is wrong: {faults[0]}; pass another plan, or leave "
         "out the layers in it"
     )
+
+
+def _rows(operations: Operations) -> int:
+    return sum(operation == "row" for operation, _ in operations.values())
 
 
 def _apply(
@@ -285,6 +306,13 @@ def _check_example(option: str, kind: str, example: verify.Example | None) -> No
             f"{option} is tried before it is used, but {kind} does not offer a batch: give it a "
             f"property dummy_inputs with keyword arguments of its forward, or leave {option} out"
         )
+
+
+def _copy_outputs(model: nn.Module, operations: Operations) -> None:
+    """Let layers return copies, for a model that adds to their output in place."""
+    for name, (operation, _) in operations.items():
+        if operation not in ("share", "sum", "divide"):
+            model.get_submodule(name).register_forward_hook(lambda _, __, output: output.clone())
 
 
 def _separate_draws(model: nn.Module, rank: int, operations: Operations) -> None:

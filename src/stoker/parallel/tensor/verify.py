@@ -1,8 +1,10 @@
 """Check by values that a plan is right: split modules against unsplit ones, in float64."""
 
 import copy
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -40,7 +42,7 @@ class Example:
     output: Tensor | None = None
 
 
-def run_example(model: nn.Module, least: int = 1) -> Example | None:
+def run_example(model: nn.Module, least: int = 1, *, partly: bool = False) -> Example | None:
     """Run a small batch through the model, in evaluation mode; None if that is not possible.
 
     A model of transformers offers `dummy_inputs`, or takes images of the size in its config.
@@ -48,6 +50,7 @@ def run_example(model: nn.Module, least: int = 1) -> Example | None:
     Args:
         model: the unsplit model.
         least: the least number of tokens in a sample.
+        partly: return what has run before an error.
     """
     inputs = _example_inputs(model, least)
     if inputs is None:
@@ -69,7 +72,7 @@ def run_example(model: nn.Module, least: int = 1) -> Example | None:
         with _evaluating(model):
             found.output = next(tensors(_values(model(**inputs)))).detach()
     except Exception:  # the model takes other inputs
-        return None
+        return found if partly else None
     finally:
         for handle in handles:
             handle.remove()
@@ -77,7 +80,7 @@ def run_example(model: nn.Module, least: int = 1) -> Example | None:
 
 
 def check_output(model: nn.Module, example: Example) -> None:
-    """Check that the split model returns what the unsplit one did.
+    """Check that the split model returns what the unsplit one did, in a pass that could train it.
 
     Raises:
         ValueError: it does not.
@@ -85,8 +88,16 @@ def check_output(model: nn.Module, example: Example) -> None:
     expected = example.output
     if expected is None or expected.dtype not in _TOLERANCE:
         return
-    with _evaluating(model), torch.no_grad():
-        found = next(tensors(_values(model(**example.inputs))))
+    try:
+        with _evaluating(model), torch.enable_grad():
+            found = next(tensors(_values(model(**example.inputs)))).detach()
+    except ValueError:
+        raise
+    except Exception as failure:  # a model may raise anything for shapes that it does not expect
+        raise ValueError(
+            f"{type(model).__name__} fails once it is split ({_first_line(failure)}): pass a plan "
+            "of your own, or use another layout"
+        ) from failure
     error = _difference(found, expected)
     if error > _TOLERANCE[expected.dtype]:
         raise ValueError(
@@ -153,7 +164,7 @@ def _compare(
         apply(split, operations)
         found = _results(split, args, options, loss)
     except Exception as error:  # a model may raise anything for widths that it does not expect
-        return f"fails once it is split ({str(error).partition(chr(10))[0]})"
+        return f"fails once it is split ({_first_line(error)})"
     gradients = [value for name, value in expected.items() if name != "output" and value.numel()]
     largest = max((float(gradient.abs().max()) for gradient in gradients), default=0.0)
     for name, value in expected.items():
@@ -276,40 +287,92 @@ def _example_inputs(model: nn.Module, least: int) -> dict[str, Any] | None:
     parameter = next(model.parameters())
     device, config = parameter.device, getattr(model, "config", None)
     if getattr(model, "main_input_name", None) == "pixel_values":
-        size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
-        if not isinstance(channels, int) or not isinstance(size, int | tuple | list):
-            return None
-        height, width = (size, size) if isinstance(size, int) else size
-        values = torch.linspace(-1, 1, 2 * channels * height * width).sin()
-        images = values.view(2, channels, height, width)
-        return {"pixel_values": images.to(device, parameter.dtype)}
+        shape = _image_shape(getattr(config, "vision_config", config))
+        return None if shape is None else {"pixel_values": _waves(2, *shape).to(parameter)}
     given = getattr(model, "dummy_inputs", None)
     if not isinstance(given, Mapping):
         return None
+    given = _with_sound(model, dict(given))
+    if device.type == "meta":  # models look at the values of masks
+        given = {name: value for name, value in given.items() if "mask" not in name}
     vocabulary = getattr(config, "vocab_size", None)
 
     def fit(tensor: Tensor) -> Tensor:
-        if vocabulary is not None and not tensor.is_floating_point():
-            tensor = tensor % vocabulary
+        if tensor.is_floating_point():
+            return tensor.to(parameter)
+        tensor = tensor if vocabulary is None else tensor % vocabulary
         times = -(-least // tensor.shape[1]) if tensor.dim() > 1 else 1
         return torch.cat([tensor] * times, 1).to(device) if times > 1 else tensor.to(device)
 
     no_cache = {"use_cache": False} if hasattr(config, "use_cache") else {}
-    return {**map_tensors(fit, dict(given)), **no_cache}
+    return {**map_tensors(fit, given), **no_cache}
+
+
+def _image_shape(config: Any) -> tuple[int, int, int] | None:
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+    if not isinstance(channels, int) or not isinstance(size, int | tuple | list):
+        return None
+    height, width = (size, size) if isinstance(size, int) else size
+    return channels, height, width
+
+
+def _with_sound(model: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs with what some models need beyond the tokens that transformers offers to all.
+
+    These are tokens of a decoder, and sound in place of tokens.
+    """
+    config, tokens = getattr(model, "config", None), given.get("input_ids")
+    if isinstance(tokens, Tensor) and getattr(config, "is_encoder_decoder", False):
+        given.setdefault("decoder_input_ids", tokens)
+    main = getattr(model, "main_input_name", None)
+    bins, positions = (getattr(config, n, 0) for n in ("num_mel_bins", "max_source_positions"))
+    strides = getattr(config, "conv_stride", None)
+    sound: Tensor | None = None
+    if main == "input_features" and bins and positions and isinstance(tokens, Tensor):
+        sound = _waves(len(tokens), bins, 2 * positions)
+    elif main == "input_values" and isinstance(strides, tuple | list):
+        sound = _waves(2, 16 * math.prod(strides))
+    if sound is None:
+        return given
+    return {**{n: v for n, v in given.items() if n != "input_ids"}, str(main): sound}
+
+
+def _waves(*shape: int) -> Tensor:
+    return torch.linspace(-1, 1, math.prod(shape)).sin().view(shape)
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Within this context, the model is in evaluation mode, and random numbers are not used up."""
+    """Within this context, the model is in evaluation mode, and random numbers are not used up.
+
+    Compiled parts run without compiling: shapes of an example would make them dynamic.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    caching = _caching_configs(model)
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
     model.eval()
+    for config in caching:
+        config.use_cache = False
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), _without_compiler():
             yield
     finally:
+        for config in caching:
+            config.use_cache = True
         for module, mode in modes:
             module.training = mode
+
+
+def _without_compiler() -> AbstractContextManager[Any]:
+    """Return a context without the compiler; nothing is compiled unless it has been imported."""
+    compiles = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+
+
+def _caching_configs(model: nn.Module) -> list[Any]:
+    """Return the configs, of the model or parts of it, that ask for a cache of keys and values."""
+    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    return [config for config in found.values() if getattr(config, "use_cache", None) is True]
 
 
 def _exact_copy(module: nn.Module) -> nn.Module:
@@ -342,6 +405,15 @@ def _exact_inputs(call: tuple[Any, Any], device: torch.device) -> Any:
 
 def _detached(tree: Any) -> Any:
     return map_tensors(lambda t: t.detach().requires_grad_(t.requires_grad), tree)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
+
+
+def changes_in_place(error: BaseException | None) -> bool:
+    """Return whether a model failed because it changes the output of a layer, a view, in place."""
+    return "is a view and is being modified inplace" in str(error)
 
 
 def _values(output: Any) -> Any:
