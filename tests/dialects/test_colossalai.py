@@ -135,7 +135,7 @@ def test_a_gradient_that_is_known_goes_back():
     )
 
 
-@pytest.mark.row("C27")
+@pytest.mark.row("C15", "C27")
 def test_an_own_loop_accumulates_and_drops_the_rest():
     gpc.load_config(dict(gradient_accumulation=4))
     model = net()

@@ -85,6 +85,33 @@ def test_stages_that_a_script_has_cut_train_like_the_complete_model(tmp_path, mo
     assert len(saved["optimizer"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("policy", "more"),
+    [("customized", {}), ("balanced", {"model": {"num_chunks": 2}})],
+    ids=["at a mark", "interleaved"],
+)
+def test_a_model_that_a_context_has_cut_trains_like_the_complete_one(policy, more):
+    sequence = [
+        "first",
+        torch.relu,
+        "body.0",
+        "SPLIT_NODE",
+        "body.1",
+        (torch.tanh, "front"),
+        "head",
+    ]
+    config = dict(parallel=dict(pipeline=2), NUM_MICRO_BATCHES=4, **more)
+    first, last = pool().run(2, tasks.cut_by_name, config, policy, sequence)
+    alone = tasks.cut_by_name({}, "balanced", sequence)
+    if not more:
+        assert [*first, *last] == [f"{n}.{w}" for n in ("body.0", "first", "head", "body.1")
+                                   for w in ("weight", "bias")]  # fmt: skip
+    together = {**first, **last}
+    assert together.keys() == alone.keys()
+    for name, weight in alone.items():
+        torch.testing.assert_close(together[name], weight)
+
+
 def test_stages_that_make_no_model_are_refused_with_their_number():
     config = dict(parallel=dict(pipeline=2))
     for said in pool().run(2, tasks.wrong_stages, config):

@@ -592,3 +592,12 @@ def test_bad_arguments_of_calls_are_refused():
         tasks.estimator(model=lambda config: 3).fit(tasks.train)
     with pytest.raises(TypeError, match="returned None, expected a loader"):
         estimator.fit(lambda config, batch_size: None)
+
+
+@pytest.mark.parametrize("name", ["horovod", "torch_distributed", "ray"])
+def test_older_names_of_a_backend_are_accepted(name):
+    assert (
+        Estimator.from_torch(model=lambda config: nn.Linear(1, 1), backend=name)._backend == "ray"
+    )
+    with pytest.raises(ValueError, match=f"got '{name}x'; did you mean '{name}'"):
+        Estimator.from_torch(backend=f"{name}x")

@@ -1,5 +1,9 @@
 """What Orca's estimator trains on: batches, columns, and callbacks and files around them."""
 
+import json
+import pickle
+import sys
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from stoker.core.errors import CheckpointError
-from stoker.dialects.orca import OrcaContext
+from stoker.dialects.orca import OrcaContext, shards
 from stoker.dialects.orca.learn.pytorch import Estimator
 from stoker.dialects.orca.learn.pytorch.callbacks import Callback, MainCallback
 from stoker.dialects.orca.loaders import shuffled
@@ -277,3 +281,23 @@ def test_workers_of_a_cluster_shuffle_what_a_creator_reads_in_order(shuffles, tm
     assert shuffled(own) is own
     own = DataLoader(rows, batch_sampler=[[3, 1], [2]])
     assert shuffled(own) is own
+
+
+def test_functions_next_to_a_script_reach_workers_that_cannot_import_their_module(
+    tmp_path, monkeypatch
+):
+    from pyspark import cloudpickle
+
+    (tmp_path / "helpers_of_a_script.py").write_text(
+        "import json\n\ndef double(x):\n    return json.loads('2') * x\n"
+    )
+    with monkeypatch.context() as driver:
+        driver.syspath_prepend(str(tmp_path))
+        double = import_module("helpers_of_a_script").double
+        shards._send_by_value(double.__module__)
+        shards._send_by_value("json")
+        sent = cloudpickle.dumps((double, json.dumps))
+    monkeypatch.delitem(sys.modules, "helpers_of_a_script")
+    received, dumps = pickle.loads(sent)
+    assert received(4) == 8
+    assert dumps is json.dumps  # an installed module is imported

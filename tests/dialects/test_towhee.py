@@ -763,6 +763,8 @@ def test_the_listing_never_fails_without_the_library_or_without_some_of_its_metr
         assert "F1" in names
     monkeypatch.setitem(__import__("sys").modules, "torchmetrics", None)
     assert TMMetrics.get_tm_avaliable_metrics() == ["Accuracy", "accuracy"]
+    with pytest.raises(ImportError, match="torchmetrics cannot be imported"):
+        TMMetrics("Recall")
     trainer().train()
 
 

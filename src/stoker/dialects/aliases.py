@@ -55,6 +55,9 @@ class Dialects(MetaPathFinder):
         prefer: Use the dialects even if the old package is installed.
     """
 
+    on_workers = True
+    """Modules that workers of a cluster import by their old names are found there too."""
+
     def __init__(self, *, prefer: bool = False) -> None:
         self.prefer = prefer
         self._installed: set[str] = set()

@@ -14,6 +14,8 @@ _MODULES = {
     "accelerator": "utils",
     **dict.fromkeys(("amp", "amp.amp_type"), "context"),
     **dict.fromkeys(("builder", "builder.builder"), "registry"),
+    "builder.pipeline": "pipelinable",
+    **dict.fromkeys(("pipeline", "pipeline.pipelinable", "pipeline.utils"), "pipelinable"),
     **{f"communication{more}": "communication" for more in ("", ".p2p", ".utils")},
     "context": "context ranks",
     **dict.fromkeys(("context.config", "context.parallel_context", "core"), "context"),
@@ -37,7 +39,7 @@ _MODULES = {
     "trainer.metric": "metric",
     "utils": "utils",
     **{f"utils.{part}": "utils" for part in ("checkpointing", "common", "cuda", "timer")},
-    "utils.data_sampler": "utils",
+    **{f"utils.{part}": "utils" for part in ("activation_checkpoint", "data_sampler", "memory")},
 }
 _LATER = {f"legacy.{old}": old for old in _MODULES}
 

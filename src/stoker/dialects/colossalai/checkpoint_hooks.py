@@ -100,11 +100,10 @@ class LoadCheckpointHook(BaseHook):
 
     def find(self) -> Path:
         """Return the checkpoint, or raise FileNotFoundError."""
-        if self.epoch == -1:
-            newest = Checkpoints(self.folder).newest()
-            if newest is None:
-                raise FileNotFoundError(f"there is no checkpoint in '{self.folder}'")
+        if self.epoch == -1 and (newest := Checkpoints(self.folder).newest()) is not None:
             return newest
+        if self.epoch == -1:
+            raise FileNotFoundError(f"there is no checkpoint in '{self.folder}'")
         path = self.folder / f"epoch{self.epoch}-tp0-pp0{self.suffix}.pt"
         if path.is_file():
             raise CheckpointError(

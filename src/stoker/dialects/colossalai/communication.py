@@ -65,64 +65,43 @@ def _as_list(tensors: Any) -> list[Tensor]:
 
 _COMPLETE = signature(send_forward_backward_recv_forward_backward).parameters
 _NOTHING = {name: None for name, one in _COMPLETE.items() if one.default is Parameter.empty}
+_HALVES = {
+    "send_forward": ("output_tensor next_rank", "Send outputs to the next stage"),
+    "send_backward": ("input_tensor_grad prev_rank", "Send gradients to the previous stage"),
+    "recv_forward": ("input_tensor_shape prev_rank dtype", "Return those of the previous stage"),
+    "recv_backward": ("output_grad_shape next_rank dtype", "Return those of the next stage"),
+}
+"""The parameters of sending and of receiving, and what they do; a name may join one of each."""
 
 
-def _part(name: str, doc: str, taken: str, result: int | None = None) -> Any:
-    """Return a function with some of the parameters of the complete one, and one of its results."""
-    names = [*taken.split(), "scatter_gather_tensors"]
-    own = Signature([_COMPLETE[parameter] for parameter in names])
+def _part(name: str) -> Any:
+    """Return the function of a name: some of the parameters of the complete one and of its results.
+
+    One that sends and receives also has ``recv_prev`` or ``recv_next``.
+    """
+    halves = [half for half in _HALVES if half in name]
+    taken = [*" ".join(_HALVES[half][0] for half in halves).split(), "scatter_gather_tensors"]
+    if len(halves) == 2:
+        taken.append("recv_prev" if name.endswith("recv_forward") else "recv_next")
+    own = Signature([one for parameter, one in _COMPLETE.items() if parameter in taken])
 
     def transfer(*args: Any, **options: Any) -> Any:
         given = own.bind(*args, **options).arguments
         found = send_forward_backward_recv_forward_backward(**{**_NOTHING, **given})
-        return None if result is None else found[result]
+        return found["recv_backward" in name] if "recv" in name else None
 
     transfer.__name__ = transfer.__qualname__ = name
-    transfer.__doc__, transfer.__dict__["__signature__"] = doc, own
+    transfer.__doc__ = ". ".join(_HALVES[half][1] for half in halves) + "."
+    transfer.__dict__["__signature__"] = own
     return transfer
 
 
-_PREV, _NEXT = 0, 1
-recv_forward = _part(
-    "recv_forward",
-    "Return the outputs of the previous stage.",
-    "input_tensor_shape prev_rank dtype",
-    _PREV,
-)
-recv_backward = _part(
-    "recv_backward",
-    "Return the gradients of the next stage.",
-    "output_grad_shape next_rank dtype",
-    _NEXT,
-)
-send_forward = _part("send_forward", "Send outputs to the next stage.", "output_tensor next_rank")
-send_backward = _part(
-    "send_backward", "Send gradients to the previous stage.", "input_tensor_grad prev_rank"
-)
-send_forward_recv_backward = _part(
-    "send_forward_recv_backward",
-    "Send outputs to the next stage and return its gradients.",
-    "output_tensor output_grad_shape recv_next next_rank dtype",
-    _NEXT,
-)
-send_backward_recv_forward = _part(
-    "send_backward_recv_forward",
-    "Send gradients to the previous stage and return its outputs.",
-    "input_tensor_grad input_tensor_shape recv_prev prev_rank dtype",
-    _PREV,
-)
-send_forward_recv_forward = _part(
-    "send_forward_recv_forward",
-    "Send outputs to the next stage and return those of the previous.",
-    "output_tensor input_tensor_shape recv_prev prev_rank next_rank dtype",
-    _PREV,
-)
-send_backward_recv_backward = _part(
-    "send_backward_recv_backward",
-    "Send gradients to the previous stage and return those of the next.",
-    "input_tensor_grad output_grad_shape recv_next prev_rank next_rank dtype",
-    _NEXT,
-)
+recv_forward, recv_backward = _part("recv_forward"), _part("recv_backward")
+send_forward, send_backward = _part("send_forward"), _part("send_backward")
+send_forward_recv_backward = _part("send_forward_recv_backward")
+send_backward_recv_forward = _part("send_backward_recv_forward")
+send_forward_recv_forward = _part("send_forward_recv_forward")
+send_backward_recv_backward = _part("send_backward_recv_backward")
 
 
 def send_obj_meta(obj: Any, need_meta: bool = True, next_rank: int | None = None) -> bool:
@@ -140,3 +119,6 @@ def recv_obj_meta(obj_shape: Any = None, prev_rank: int | None = None) -> Any:
         return obj_shape
     peer = gpc.get_prev_global_rank(_PIPELINE) if prev_rank is None else prev_rank
     return dist.receive_object(peer)
+
+
+send_tensor_meta, recv_tensor_meta = send_obj_meta, recv_obj_meta

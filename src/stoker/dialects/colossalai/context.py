@@ -31,8 +31,8 @@ from stoker.dialects.colossalai.ranks import Ranks
 
 _RESERVED = (
     *("parallel", "fp16", "zero", "gradient_accumulation", "gradient_handler", "torch_ddp"),
-    *("clip_grad_norm", "clip_grad"),
-    *("cudnn_benchmark", "cudnn_deterministic", "NUM_MICRO_BATCHES", "TENSOR_SHAPE"),
+    *("clip_grad_norm", "clip_grad", "cudnn_benchmark", "cudnn_deterministic"),
+    *("NUM_MICRO_BATCHES", "TENSOR_SHAPE"),
 )
 _SCALER = {  # the names of the scaler's options in each kind of mixed precision
     "torch": {"init_scale": "scale", "enabled": "enabled"},

@@ -91,12 +91,9 @@ class Engine:
     model = property(lambda self: self.core.model, doc="The model.")
     optimizer = property(lambda self: self.core.optimizer, doc="The optimizer.")
     criterion = property(lambda self: self.core.criterion, doc="The loss function.")
-    training = property(
-        lambda self: self.core.training, doc="Whether the model is in training mode."
-    )
+    training = property(lambda self: self.core.training, doc="Whether the model is training.")
     uses_pipeline = property(
-        lambda self: self.core.stages is not None,
-        doc="Whether the model is split into pipeline stages.",
+        lambda self: self.core.stages is not None, doc="Whether it has stages."
     )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

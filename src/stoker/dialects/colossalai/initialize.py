@@ -14,21 +14,12 @@ from torch.optim import Optimizer
 from stoker import Engine as Core
 from stoker.config import ConfigError
 from stoker.data import BatchFeeder
+from stoker.dialects.colossalai import registry
 from stoker.dialects.colossalai.context import check_section
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.engine import Engine
 from stoker.dialects.colossalai.launching import ConfigLike, launch_as_given
 from stoker.dialects.colossalai.logging import get_dist_logger
-from stoker.dialects.colossalai.registry import (
-    GRADIENT_HANDLER,
-    build_dataset,
-    build_from_registry,
-    build_loss,
-    build_lr_scheduler,
-    build_model,
-    build_optimizer,
-    build_schedule,
-)
 from stoker.dialects.colossalai.schedule import (
     InterleavedPipelineSchedule,
     NonPipelineSchedule,
@@ -55,10 +46,9 @@ def initialize(
     The model may be a function that builds it, and the optimizer a class. The returned loaders
     yield the data shard of this process. In your own loop, step the scheduler once per batch.
 
-    In the oldest style there is no model: all parts are built from a config, and the result is
-    ``(engine, train_dataloader, test_dataloader)``. The config is the first argument, ``config``,
-    or ``--config`` on the command line; ``launched`` are arguments of `launch`, which may be there
-    too. Loaders may be given, or functions that build them.
+    In the oldest style all parts are built from a config, which is the first argument, ``config``,
+    or ``--config`` on the command line, and the result has no scheduler. Loaders may be given, or
+    functions that build them. ``launched`` are arguments of `launch`.
     """
     if isinstance(model, str | Path | Mapping):
         model, config = None, model
@@ -91,14 +81,17 @@ def _build(train: Any, test: Any, verbose: bool) -> tuple[Engine, Any, Any]:
             raise ConfigError(f"the config has no {key!r}: expected {key} = dict(type='…')")
     get_dist_logger(**config.get("logging", {}))
     gpc.set_seed(config.get("seed", 1024))
-    model = build_model(config.model)
+    model = registry.build_model(config.model)
     if hasattr(model, "build_from_cfg"):
         model.build_from_cfg()
-    optimizer, criterion = build_optimizer(config.optimizer, model), build_loss(config.loss)
+    optimizer, criterion = (
+        registry.build_optimizer(config.optimizer, model),
+        registry.build_loss(config.loss),
+    )
     train, test = _loader(train, "train_data"), _loader(test, "test_data")
     rates = None
     if "lr_scheduler" in config:
-        rates = build_lr_scheduler(config.lr_scheduler, optimizer, _total_steps(train))
+        rates = registry.build_lr_scheduler(config.lr_scheduler, optimizer, _total_steps(train))
     engine = _engine(model, optimizer, criterion, lr_scheduler=rates, verbose=verbose)
     return engine, *_loaders(engine, train, test)
 
@@ -110,7 +103,9 @@ def _engine(model: nn.Module, optimizer: Any, criterion: Any, **options: Any) ->
     check_section("engine", section, known)
     described = section.get("gradient_handlers") or config.get("gradient_handler") or ()
     handlers = [
-        build_from_registry(one, GRADIENT_HANDLER, model=model, optimizer=optimizer)
+        registry.build_from_registry(
+            one, registry.GRADIENT_HANDLER, model=model, optimizer=optimizer
+        )
         for one in described
     ]
     return Engine(
@@ -145,7 +140,7 @@ def _loader(given: Any, key: str) -> Any:
     section = gpc.config[key]
     check_section(key, section, ("dataset", "dataloader"))
     options = {"seed": gpc.config.get("seed", 1024), **section.get("dataloader", {})}
-    return get_dataloader(build_dataset(section["dataset"]), **options)
+    return get_dataloader(registry.build_dataset(section["dataset"]), **options)
 
 
 def _loaders(engine: Engine, train: Any, test: Any) -> tuple[Any, ...]:
@@ -193,7 +188,7 @@ def _schedule(described: Any) -> Any:
     """Return the schedule of the config; ``described`` is its key ``schedule``, if there is one."""
     config, options = gpc.config, described if isinstance(described, Mapping) else {}
     if "type" in options:
-        return build_schedule(options)
+        return registry.build_schedule(options)
     if gpc.layout(None, {}).pipeline == 1:
         return NonPipelineSchedule()
     count = options.get("num_microbatches", config.get("NUM_MICRO_BATCHES"))

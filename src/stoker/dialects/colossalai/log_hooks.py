@@ -5,14 +5,12 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stoker.core import dist
 from stoker.core.errors import check_count
 from stoker.dialects.colossalai.hooks import BaseHook
 from stoker.dialects.colossalai.ranks import ParallelMode
 from stoker.events.writers.tensorboard import summary_writer
-from stoker.hooks.memory import host_peak_gib
+from stoker.hooks.memory import describe_memory
 from stoker.storage import local_path
 
 
@@ -91,17 +89,7 @@ class LogMemoryByEpochHook(_LogHook):
 
     def text(self, trainer: Any, mode: str) -> str:
         """Return the peaks."""
-        device, parts = trainer.engine.core.device, []
-        if device.type != "cpu":  # untested: CI has no accelerator
-            stats = torch.accelerator.memory_stats(device)
-            for name in ("allocated", "reserved"):
-                now, most = (stats[f"{name}_bytes.all.{k}"] / 2**20 for k in ("current", "peak"))
-                parts.append(f"{name} {now:.1f} MB, at most {most:.1f} MB")
-            torch.accelerator.reset_peak_memory_stats(device)
-        host = host_peak_gib()
-        if host is not None and (not parts or self.report_cpu):
-            parts.append(f"host at most {host * 1024:.1f} MB")
-        return f"memory {', '.join(parts) or 'unknown'}"
+        return describe_memory(trainer.engine.core.device, host=self.report_cpu)
 
 
 class LogTimingByEpochHook(_LogHook):

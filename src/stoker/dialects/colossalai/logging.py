@@ -57,7 +57,10 @@ def get_dist_logger(
     root_path: str | Path | None = None,
     mode: str = "a",
 ) -> DistributedLogger:
-    """Return the logger of that name, set to a level and a folder for its files if given."""
+    """Return the logger of that name, set to a level and a folder for its files if given.
+
+    ``logging = dict(root_path=…)`` of a config sets up that of the job.
+    """
     logger = _logger(name)
     if level is not None:
         logger.set_level(level)
@@ -69,9 +72,7 @@ def get_dist_logger(
 _logger = cache(DistributedLogger)
 
 
-def get_global_dist_logger() -> DistributedLogger:
-    """Return the logger of the job; ``logging = dict(root_path=…)`` of a config sets it up."""
-    return get_dist_logger()
+get_global_dist_logger = get_dist_logger
 
 
 def disable_existing_loggers(include: Sequence[str] | None = None, except_: str = "stoker") -> None:

@@ -19,19 +19,12 @@ class CosineAnnealingLR(_lr("CosineAnnealingLR", cosine, eta_min=0.0)):  # type:
     """Decay as a cosine to ``eta_min``; ``T_max`` is torch's name for ``total_steps``."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        total_steps: int | None = None,
-        eta_min: float = 0.0,
-        last_epoch: int = -1,
-        *,
-        T_max: int | None = None,  # noqa: N803
+        self, optimizer: Optimizer, total_steps: Any = None, *args: Any, **own: Any
     ) -> None:
-        if (total_steps is None) is (T_max is None):
+        other = own.pop("T_max", None)
+        if (total_steps is None) is (other is None):
             raise TypeError("CosineAnnealingLR needs total_steps, or T_max, which is the same")
-        super().__init__(
-            optimizer, T_max if total_steps is None else total_steps, eta_min, last_epoch
-        )
+        super().__init__(optimizer, total_steps or other, *args, **own)
 
 
 CosineAnnealingWarmupLR = _lr("CosineAnnealingWarmupLR", cosine, warmup_steps=0, eta_min=0.0)

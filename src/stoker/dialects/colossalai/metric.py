@@ -6,16 +6,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from torch import Tensor
-
 from stoker.core import dist
-from stoker.core.types import Scalar, Stateful
+from stoker.core.plain_state import PlainState
+from stoker.core.types import Scalar
 from stoker.metrics import Accuracy, Mean
 
-_SAVED = (Stateful, Tensor, bool, int, float, str, list, dict, type(None))
 
-
-class Metric(ABC):
+class Metric(PlainState, ABC):
     """A value of the last step, and a value over all steps since the last reset.
 
     With several processes, every process must call `get_accumulated_value`. Attributes that are
@@ -49,20 +46,6 @@ class Metric(ABC):
     @abstractmethod
     def is_better(a: float, b: float) -> bool:
         """Return whether ``a`` is better than ``b``."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the attributes to save."""
-        saved = {name: value for name, value in vars(self).items() if isinstance(value, _SAVED)}
-        return {n: v.state_dict() if isinstance(v, Stateful) else v for n, v in saved.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved attributes."""
-        for name, value in state.items():
-            own = getattr(self, name, None)
-            if isinstance(own, Stateful):
-                own.load_state_dict(value)
-            else:
-                setattr(self, name, value)
 
 
 class _AccumulatedMetric(Metric):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import nn as _torch_nn
-from torch.utils.checkpoint import checkpoint as _checkpoint
 
 from stoker.core.errors import did_you_mean
+from stoker.dialects.colossalai.utils import checkpoint as _checkpoint
 from stoker.nn import Lamb, Lars
 
 __all__ = ["Lamb", "Lars"]
@@ -71,7 +71,7 @@ class CheckpointModule(_torch_nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call `_forward`."""
         if self.checkpoint and self.training:
-            return _checkpoint(self._forward, *args, use_reentrant=False, **kwargs)
+            return _checkpoint(self._forward, False, *args, **kwargs)
         return self._forward(*args, **kwargs)
 
 

@@ -26,13 +26,7 @@ class Registry(StokerRegistry):
         """Register a class under its name; usable as a decorator. ``force`` replaces a name."""
         return self.register(module_class, force=force)
 
-    def get_module(self, module_name: str) -> Callable[..., Any]:
-        """Return the class of a name; the error for an unknown name suggests similar ones."""
-        return self.get(module_name)
-
-    def has(self, module_name: str) -> bool:
-        """Return whether the name is known."""
-        return module_name in self
+    get_module, has = StokerRegistry.get, StokerRegistry.__contains__
 
 
 def _installed(*modules: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint as _checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from stoker import CheckpointError
@@ -20,6 +21,7 @@ from stoker.dialects import torch_files
 from stoker.dialects.colossalai.context import global_context as gpc
 from stoker.dialects.colossalai.ranks import ParallelMode
 from stoker.engine.checks import resolve_device
+from stoker.hooks.memory import describe_memory
 
 
 class Timer(_Watch):
@@ -51,24 +53,18 @@ class Timer(_Watch):
 class MultiTimer(Timers):
     """Timers by case-insensitive name, which can be switched off together."""
 
-    is_on = property(lambda self: self._on, doc="Whether the timers are on.")
+    is_on = property(lambda self: self.on, doc="Whether the timers are on.")
 
     def __init__(self, on: bool = True) -> None:
-        super().__init__(Timer, str.lower)
-        self._on = on
+        super().__init__(Timer, str.lower, on=on)
 
     def set_status(self, mode: bool) -> None:
         """Switch the timers on or off."""
-        self._on = mode
-
-    def start(self, name: str) -> None:
-        """Start the timer of that name, and create it if needed."""
-        if self._on:
-            super().start(name)
+        self.on = mode
 
     def stop(self, name: str, keep_in_history: bool = False) -> float | None:  # type: ignore[override]
         """Stop the timer of that name and return its seconds."""
-        return self.get_timer(name).stop(keep_in_history) if self._on else None
+        return self.get_timer(name).stop(keep_in_history) if self.on else None
 
     def get_timer(self, name: str) -> Timer:
         """Return the timer of that name."""
@@ -97,15 +93,9 @@ def get_dataloader(
     """
     if add_sampler_if_possible is not None:
         add_sampler = add_sampler_if_possible
-    loader = DataLoader(
-        dataset,
-        shuffle=shuffle,
-        generator=torch.Generator().manual_seed(seed),
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-        num_workers=num_workers,
-        **kwargs,
-    )
+    kwargs |= {"drop_last": drop_last, "pin_memory": pin_memory, "num_workers": num_workers}
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(dataset, shuffle=shuffle, generator=order, **kwargs)
     return loader if add_sampler else unsharded(loader)
 
 
@@ -169,6 +159,19 @@ def print_rank_0(msg: str, logger: Any = None) -> None:
     show = partial(print, flush=True) if logger is None else logger.info
     if dist.is_main():
         show(msg)
+
+
+def report_memory_usage(message: str, logger: Any = None, report_cpu: bool = False) -> None:
+    """Print or log the memory in use on rank 0."""
+    print_rank_0(f"{message}: {describe_memory(get_current_device(), host=report_cpu)}", logger)
+
+
+def checkpoint(function: Any, *args: Any, use_reentrant: bool = False, **kwargs: Any) -> Any:
+    """Recompute activations of a function in backward; ``args`` may begin with ``offload``."""
+    offload, *rest = args if args and isinstance(args[0], bool) else (False, *args)
+    if offload:
+        raise ValueError("activations cannot be offloaded: use activation_offload=False")
+    return _checkpoint(function, *rest, use_reentrant=use_reentrant, **kwargs)
 
 
 free_port = dist.free_port

@@ -32,7 +32,7 @@ from stoker.resume.lookup import find_checkpoint
 from stoker.rundir import files
 from stoker.storage import local_path
 
-_BACKENDS = ("local", "ray", "spark", "horovod")
+_BACKENDS = ("local", "ray", "spark", "horovod", "torch_distributed")
 _WEIGHTS = ".safetensors"
 
 
@@ -68,7 +68,7 @@ class Estimator:
 
         With ``reduce_results=False``, workers report the losses and metrics of all if
         ``sync_stats`` is set, else their own. Without ``log_to_driver`` they log errors alone. The
-        backend "horovod" is "ray", whose processes average gradients in the same way.
+        backends "horovod" and "torch_distributed" (its name in 2.0) are "ray".
         """
         for name, value, known in (
             ("backend", backend, _BACKENDS),
@@ -84,7 +84,7 @@ class Estimator:
         check_count("workers_per_node", workers_per_node)
         freq, config = scheduler_step_freq, {} if config is None else copy(config)
         parts = Parts(model, optimizer, loss, scheduler_creator, freq, metrics, config)
-        backend = "ray" if backend == "horovod" else backend
+        backend = "ray" if backend in _BACKENDS[3:] else backend
         workers = workers_per_node * (OrcaContext.num_nodes if backend != "local" else 1)
         estimator = PyTorchEstimator(parts, backend, workers, model_dir, bar=use_tqdm)
         estimator.synced = sync_stats

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from glob import glob
 from importlib import import_module
+from sysconfig import get_path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stoker.core.errors import did_you_mean
 from stoker.dialects.orca.common import OrcaContext
 
 _FRAME = "pandas.core.frame.DataFrame"
+_INSTALLED = tuple(get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class XShards:
@@ -23,7 +25,7 @@ class XShards:
     """
 
     def __init__(self, rdd: Any, transient: bool = False, class_name: str | None = None) -> None:
-        _send_functions_of_this_module()
+        _send_by_value(__name__)
         self.rdd, self._class_name, self.is_lazy = rdd, class_name, transient
         if not transient:
             rdd.cache()
@@ -94,6 +96,7 @@ class XShards:
 
     def transform_shard(self, func: Callable[..., Any], *args: Any) -> "SparkXShards":
         """Return the results of a function of each shard."""
+        _send_by_value(getattr(func, "__module__", __name__))
         rdd = self.rdd.map(lambda shard: func(shard, *args))
         return SparkXShards(rdd, transient=self.is_lazy)
 
@@ -200,10 +203,14 @@ def _files(path: str) -> list[str]:
 # What Spark's workers call
 
 
-def _send_functions_of_this_module() -> None:
-    """Send these functions by value, so that Spark's workers need not import Stoker and torch."""
-    cloudpickle = import_module("pyspark.cloudpickle")
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+def _send_by_value(module: str) -> None:
+    """Send functions of this module, or of one that is not installed, by value.
+
+    So Spark's workers import neither Stoker and torch, nor the modules next to a script.
+    """
+    file = getattr(sys.modules.get(module), "__file__", None) or _INSTALLED[0]
+    if module == __name__ or not file.startswith(_INSTALLED):
+        import_module("pyspark.cloudpickle").register_pickle_by_value(sys.modules[module])
 
 
 def _is_frame(shard: Any) -> bool:

@@ -43,6 +43,8 @@ class TMMetrics(Metrics):
         known = self.get_tm_avaliable_metrics()
         if metric_name not in known:
             near = did_you_mean(metric_name, known)
+            if not near:  # perhaps because torchmetrics cannot be imported, which this raises
+                metrics.metric_class(_OLD.get(metric_name, metric_name))
             raise ValueError(f"there is no metric {metric_name!r}{near}")
         super().__init__(metric_name)
         self._kind = metrics.metric_class(_OLD.get(metric_name, metric_name))
