@@ -1,6 +1,8 @@
 """How a rank that hangs is told from one that works, compiles, or waits for another."""
 
+import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -136,3 +138,23 @@ def test_the_next_run_of_a_process_ends_the_watch_over_the_last_one():
     assert during == [1, 1, 1]
     hooks.Heartbeat._active._stop()
     assert watches() == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("reader", ["gone", "stands still"])
+def test_a_hung_process_ends_although_nobody_reads_its_errors(reader):
+    seeing, stderr = os.pipe()
+    if reader == "gone":
+        os.close(seeing)
+    else:
+        os.set_blocking(stderr, False)
+        with suppress(BlockingIOError):
+            while os.write(stderr, bytes(65536)):
+                pass
+        os.set_blocking(stderr, True)
+    child = os.fork()
+    if child == 0:
+        os.dup2(stderr, 2)
+        heartbeat._end("rank 0 has made no progress")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == heartbeat.HUNG
+    os.close(stderr)

@@ -1,4 +1,7 @@
-"""Elastic runs: the others continue without a process that is lost, to the same bits."""
+"""Elastic runs: the others continue without a process that is lost, to the same bits.
+
+``make kills`` ends rank 0 before more of the collectives, ``make elastic`` at random moments.
+"""
 
 import json
 import os
@@ -10,6 +13,8 @@ import pytest
 
 from stoker import launch
 from stoker.launch import RankFailed
+from stoker.launch.rank import result_of
+from support.sample import sample
 from support.tasks import elastic
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -64,12 +69,27 @@ def test_the_others_continue_to_the_same_bits(number, pick, uninterrupted, tmp_p
     assert [*seen.values()].count(steps) >= 2  # two processes ran from the first step to the last
 
 
-@pytest.mark.parametrize("collective", [2, 5, *range(18, 24), 57])
+@pytest.mark.parametrize(
+    "collective", sample("STOKER_KILLS", [2, 5, *range(18, 24), 57], 2, [2, 57])
+)
 def test_rank_0_may_die_before_any_collective(collective, uninterrupted, tmp_path):
     """Before it has chosen the run folder, at every point of a step, and in the last save."""
     *found, count = launch.run(elastic.die_at, tmp_path, collective, nproc=2, elastic=(1, 2))
     assert (tuple(found), rows(tmp_path)) == uninterrupted
     assert count >= collective - 1
+
+
+def test_a_process_whose_loader_loses_a_worker_is_lost(uninterrupted, tmp_path, capfd):
+    job = (tmp_path, [], 1, elastic.LosesWorker())
+    found = launch.run(elastic.train, *job, nproc=2, elastic=(1, 2))
+    assert (found, rows(tmp_path)) == uninterrupted
+    assert "member 1: a worker of its DataLoader was killed; the others" in capfd.readouterr().err
+
+
+def test_a_lost_connection_of_your_own_ends_the_job(tmp_path):
+    job = (tmp_path, [], 0, elastic.LosesDatabase())
+    with pytest.raises(RankFailed, match="failed with ConnectionResetError"):
+        launch.run(elastic.train, *job, nproc=2, elastic=(1, 2))
 
 
 def test_connections_of_others_stay_open(tmp_path):
@@ -93,6 +113,17 @@ def test_a_range_that_does_not_fit_is_rejected(elastic_range, nproc, text):
         launch.run(print, nproc=nproc, elastic=elastic_range)
 
 
-def test_clusters_reject_elastic():
-    with pytest.raises(ValueError, match="elastic is not an option of the 'ray' launcher"):
-        launch.run(print, on="ray", workers=2, elastic=(1, 2))
+def test_spark_rejects_elastic():
+    with pytest.raises(ValueError, match="elastic is not an option of the 'spark' launcher"):
+        launch.run(print, on="spark", workers=2, elastic=(1, 2))
+
+
+def test_a_connection_to_a_worker_of_a_loader_that_breaks_is_a_lost_worker():
+    class _MultiProcessingDataLoaderIter:
+        def _try_get_data(self) -> None:
+            raise ConnectionResetError("reset by peer")  # as in receiving a tensor
+
+    with pytest.raises(ConnectionResetError) as error:
+        _MultiProcessingDataLoaderIter()._try_get_data()
+    assert result_of(error.value).lost_worker
+    assert not result_of(ConnectionResetError("the database was reset by peer")).lost_worker

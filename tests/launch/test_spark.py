@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stoker import RankFailed, launch
+from stoker.dialects.aliases import Dialects
 from stoker.launch.launchers.spark import _ResultServer, send_result
 from stoker.launch.rank import ImportPath, RankResult, result_of
 from support.launch import jobs
@@ -94,6 +95,17 @@ def test_a_worker_searches_modules_in_the_order_of_the_driver(tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", ["/lib/spark.zip", "/lib/python"])
     pickle.loads(sent)
     assert sys.path == [str(tmp_path), "/lib/python", "/lib/spark.zip"]
+
+
+def test_workers_find_modules_by_the_finders_of_the_driver(monkeypatch):
+    finder = Dialects()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    sent = pickle.dumps(ImportPath())
+    without = [one for one in sys.meta_path if one is not finder]
+    monkeypatch.setattr(sys, "meta_path", list(without))
+    pickle.loads(sent)
+    pickle.loads(sent)  # a worker may run several tasks
+    assert [type(one) for one in sys.meta_path] == [Dialects, *map(type, without)]
 
 
 def test_a_late_result_of_the_last_attempt_is_not_one_of_this_attempt(monkeypatch):

@@ -1,12 +1,26 @@
 """What Linux knows of a process: its state, its start, its signals; elsewhere nothing is known."""
 
 import ctypes
+import os
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from select import select
 
 _SET_PARENT_DEATH_SIGNAL, _GET_PARENT_DEATH_SIGNAL = 1, 2  # of prctl(2)
+
+
+def print_last(message: str) -> bool:
+    """Print an error of a process that is about to end; return whether anybody can read it.
+
+    It takes no lock, and does not fail or block if whoever read stderr is gone or stands still.
+    """
+    with suppress(OSError):
+        if select([], [2], [], 5.0)[1]:
+            os.write(2, f"error: {message}\n".encode())
+            return True
+    return False
 
 
 def is_pending(pid: int, number: int) -> bool:

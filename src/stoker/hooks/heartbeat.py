@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import threading
-from time import monotonic, monotonic_ns, process_time
+from time import monotonic, monotonic_ns, process_time, thread_time
 from typing import Any, ClassVar, Literal
 
 from stoker.core import dist
 from stoker.core.errors import check_number
-from stoker.core.process import continue_without_launcher, is_traced, process_stat
+from stoker.core.process import continue_without_launcher, is_traced, print_last, process_stat
 from stoker.core.rank_status import (
     DUMP,
     HUNG,
@@ -20,6 +20,7 @@ from stoker.core.rank_status import (
     StatusExchange,
     collective_counts,
 )
+from stoker.core.timers import timed_guard
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.base.stack import Stack
 from stoker.run import Run
@@ -131,6 +132,7 @@ class Watchdog:
             self._exchange.own = self._status(Stack(self._thread))
             self._exchange.start()
 
+    @timed_guard("heartbeat, per check", thread_time)
     def check(self, now: float) -> bool:
         """Check the run, and end a process that hangs; return whether the run is in progress."""
         stack = Stack(self._thread)
@@ -282,7 +284,7 @@ class Watchdog:
         )
         if state is None:
             _end(what, stacks=False)
-        _print(f"{what}; the stacks of its threads:")
+        print_last(f"{what}; the stacks of its threads:")
         if not status.end():
             _end(f"rank {rank} cannot be ended", stacks=False)
         self._since = monotonic()  # the launcher ends this process now
@@ -293,7 +295,7 @@ class Watchdog:
             self._parent = os.getppid()
             if self._exchange is not None:
                 self._exchange.closed = True  # the launcher held the store
-            _print(f"rank {dist.rank()}: its launcher is gone; it saves and exits")
+            print_last(f"rank {dist.rank()}: its launcher is gone; it saves and exits")
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -324,13 +326,8 @@ def _print_stacks_on_signal() -> bool:
     return True
 
 
-def _print(message: str) -> None:
-    os.write(2, f"error: {message}\n".encode())  # takes no lock
-
-
 def _end(message: str, *, stacks: bool = True) -> None:
     """Print the message and the stacks without taking any lock, and exit."""
-    _print(f"{message}; the stacks of its threads:" if stacks else message)
-    if stacks:
+    if print_last(f"{message}; the stacks of its threads:" if stacks else message) and stacks:
         faulthandler.dump_traceback(file=2, all_threads=True)
     os._exit(HUNG)

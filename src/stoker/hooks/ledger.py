@@ -21,6 +21,7 @@ from stoker.events.writers.jsonl import append_line
 from stoker.hooks.base.hook import Hook, Priority
 from stoker.hooks.checkpoint import Checkpoint
 from stoker.hooks.ray_report import in_ray_worker
+from stoker.parallel.logical.tree import ranks_of
 from stoker.run import Run
 from stoker.rundir import files
 from stoker.rundir.states import ending_of
@@ -161,6 +162,7 @@ class Ledger(Hook):
             if change.generation > self._generation:
                 row = asdict(change)
                 row["seconds"] = round(max(0.0, time.time() - row.pop("since")), 3)
+                row["ranks"] = _ranks_of(len(change.members), run.engine.layout.logical_ranks or 0)
                 self._write(run, event="members", **row)
                 self._generation = change.generation
 
@@ -243,3 +245,9 @@ def _process_age() -> float:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     except (OSError, ValueError, AttributeError):
         return 0.0
+
+
+def _ranks_of(members: int, total: int) -> list[list[int]]:
+    """Return the first and the last logical rank of each member."""
+    own = [ranks_of(number, members, total) for number in range(members)]
+    return [[ranks[0], ranks[-1]] for ranks in own if ranks]

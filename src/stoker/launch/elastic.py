@@ -56,10 +56,10 @@ def run_elastic(
 class ElasticJob:
     """One start of an elastic job.
 
-    A process that is killed, stopped, hangs or leaves is lost: the members continue without it, and
-    another one is started in its place. A process that raises an error ends the job, since the
-    others would raise it too. SIGTTIN to the launcher adds a process and SIGTTOU removes one,
-    within the limits.
+    A process that is killed, stopped, hangs, leaves or loses a worker of its `DataLoader` is lost:
+    the members continue without it, and another one is started in its place. A process that raises
+    another error ends the job, since the others would raise it too. SIGTTIN to the launcher adds a
+    process and SIGTTOU removes one, within the limits.
 
     Args:
         job: the serialized function.
@@ -166,9 +166,11 @@ class ElasticJob:
         """Decide what the exit of a process means."""
         self._lost.add(status.rank)
         self._jobs.bury(status.rank)
-        is_loss = status.code <= 0 or status.by_signal or status.lost_peer or status.code == HUNG
+        lost_other = status.lost_peer or status.lost_worker
+        is_loss = status.code <= 0 or status.by_signal or lost_other or status.code == HUNG
         if status.code != 0:
             how = "left the job" if status.by_signal and status.code > 0 else status.summary
+            how = "a worker of its DataLoader was killed" if status.lost_worker else how
             joined = status.rank in self._members
             self._failures += not joined
             if is_loss and self._closing is None:

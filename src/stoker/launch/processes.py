@@ -97,6 +97,11 @@ class ExitStatus:
         return self.result.secondary
 
     @property
+    def lost_worker(self) -> bool:
+        """Whether it failed because a worker of a `DataLoader` was killed."""
+        return self.result is not None and self.result.lost_worker
+
+    @property
     def summary(self) -> str:
         """The rank and how it exited."""
         if self.code == 0:

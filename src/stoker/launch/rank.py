@@ -37,6 +37,8 @@ class RankResult:
     """The message to print, usually a traceback."""
     secondary: bool = False
     """Whether it failed only because it lost another process."""
+    lost_worker: bool = False
+    """Whether it failed because a worker of a `DataLoader` was killed."""
 
     def summary(self, rank: int) -> str:
         """Return one line about the failure of ``rank``."""
@@ -75,15 +77,20 @@ class ImportPath:
     """Unpickling it puts this process's ``sys.path`` before that of the other process.
 
     Send it before the function, so that workers that share this machine or its files import the
-    same modules: also one next to the user's script that has the name of an installed one.
+    same modules: also one next to the user's script that has the name of an installed one. An
+    import finder with an attribute ``on_workers`` is installed there too.
     """
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str]]]:
-        return _extend_path, ([os.path.abspath(entry) for entry in sys.path],)
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str], list[Any]]]:
+        finders = [one for one in sys.meta_path if getattr(one, "on_workers", False)]
+        return _extend_path, ([os.path.abspath(entry) for entry in sys.path], finders)
 
 
-def _extend_path(path: list[str]) -> ImportPath:
+def _extend_path(path: list[str], finders: list[Any]) -> ImportPath:
     sys.path[:] = dict.fromkeys([*path, *sys.path])
+    for finder in finders:
+        if not any(type(one) is type(finder) for one in sys.meta_path):
+            sys.meta_path.insert(0, finder)
     return ImportPath()
 
 
@@ -177,4 +184,17 @@ def result_of(error: BaseException) -> RankResult:
 
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return RankResult(now, 1, error=name, text=text, secondary=dist.lost_peer(error))
+    return RankResult(now, 1, None, name, text, dist.lost_peer(error), _lost_worker(error))
+
+
+def _lost_worker(error: BaseException | None) -> bool:
+    """Return whether torch reports a killed worker, or cannot receive what it had sent."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid"):
+            return True
+        frames = (frame.f_code.co_qualname for frame, _ in traceback.walk_tb(error.__traceback__))
+        receives = any(name.endswith("DataLoaderIter._try_get_data") for name in frames)
+        if receives and isinstance(error, OSError | EOFError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -102,10 +102,13 @@ class MemberGroup:
 
 
 def is_lost_connection(error: BaseException | None) -> bool:
-    """Return whether an error is due to a lost connection to another member."""
+    """Return whether an error is due to a lost connection to another member.
+
+    Of gloo it is a plain RuntimeError. A `ConnectionError` is one of the training's own code.
+    """
     while error is not None:
-        text = str(error)
-        if isinstance(error, c10d.DistError | ConnectionError) or "peer" in text or "gloo/" in text:
+        is_of_gloo = "gloo/" in str(error) or "peer" in str(error)
+        if isinstance(error, c10d.DistError) or (type(error) is RuntimeError and is_of_gloo):
             return True
         error = error.__cause__ or error.__context__
     return False

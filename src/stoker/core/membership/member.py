@@ -26,6 +26,7 @@ _WATCH = 0.05
 _REPORT = 1.0
 _WAIT = 0.02
 _UNNOTICED = 2.0  # seconds after which a broken connection without a death is repaired
+_MOST_REPAIRS = 3  # in a row, of the same work
 
 
 class Regrouped(Exception):  # noqa: N818
@@ -94,6 +95,7 @@ class Membership:
         self._stay: Callable[[], None] | None = None  # if this process is to leave
         self._published: dict[str, int] = {}
         self._unit: int | None = None  # the number of collectives when the current work began
+        self._repairs = 0
         self._running = False  # whether a collective is in progress, which may use others
         self._fit = 0
         self.requested = self._admitted = 0
@@ -121,7 +123,7 @@ class Membership:
     @property
     def inherited(self) -> bool:
         """Whether this process is the first because those before it are gone."""
-        return self.rank == 0 and bool(self.changes or self.member)
+        return self.rank == 0 and self.member > 0
 
     # What the launcher knows, and how a wait ends
 
@@ -182,6 +184,8 @@ class Membership:
             finally:
                 self._running = False
         self.finished, self._last = self.finished + 1, result
+        if self._unit is None:
+            self._repairs = 0
         return result
 
     def complete(self, work: Callable[[], T], prepare: Callable[[], None]) -> T:
@@ -196,11 +200,14 @@ class Membership:
         while True:
             self._unit, began = first, time.monotonic()
             try:
-                return work()
+                result = work()
             except Regrouped:
                 pass
             except Exception as error:
                 self._recover(error)
+            else:
+                self._repairs = 0
+                return result
             finally:
                 self._unit = None
             self.finished = first
@@ -223,6 +230,9 @@ class Membership:
             self._group.close()
             while not self._is_over:
                 if time.monotonic() - since > _UNNOTICED:  # nobody has died
+                    self._repairs += 1
+                    if self._repairs > _MOST_REPAIRS:
+                        raise error
                     self.jobs.propose(self.generation + 1, self.members)
                 time.sleep(POLL)
         return self._form(since)

@@ -93,7 +93,7 @@ def _cluster(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             _node_ip_address="127.0.0.1",
         )
     try:
-        with _only_ranks():
+        with _only_ranks(restores=False):  # Ray's processes also print while they are shut down
             yield
     finally:
         ray.shutdown()
@@ -106,10 +106,13 @@ def _without_logs(train: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _only_ranks() -> Iterator[None]:
+def _only_ranks(*, restores: bool = True) -> Iterator[None]:
     """Within it, what the ranks print is printed, without the output of Ray's own processes.
 
     If Ray does not print what workers print, because you turned that off, neither does this.
+
+    Args:
+        restores: whether Ray prints as before afterwards; its shutdown removes the handler.
     """
     try:
         module = import_module("ray._private.ray_logging")
@@ -124,9 +127,10 @@ def _only_ranks() -> Iterator[None]:
     try:
         yield
     finally:
-        dispatcher.remove_handler(_HANDLER)
-        for handle in before:
-            dispatcher.add_handler(_HANDLER, handle)
+        if restores:
+            dispatcher.remove_handler(_HANDLER)
+            for handle in before:
+                dispatcher.add_handler(_HANDLER, handle)
 
 
 def _print_lines(data: Mapping[str, Any]) -> None:

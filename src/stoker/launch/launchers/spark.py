@@ -58,6 +58,10 @@ def launch(
     raise RankFailed(summary + ("" if code == _USAGE else used_up), code)
 
 
+_QUIET = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""For tasks: torchrun complains if that of rank 0 exits a moment earlier; failures are sent."""
+
+
 def _is_failure(error: Exception) -> bool:
     """Return whether a task failed, rather than Spark's own call."""
     return "barrier" in str(error) or "TorchDistributor failed" in str(error)
@@ -146,6 +150,8 @@ def _session(sessions: Any, address: str | None, workers: int) -> Iterator[Any]:
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sessions.builder.appName("stoker").config("spark.ui.showConsoleProgress", "false")
+    for name, level in _QUIET.items():
+        builder = builder.config(f"spark.executorEnv.{name}", os.environ.get(name, level))
     if address is not None:
         builder = builder.master(address)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has set the master
