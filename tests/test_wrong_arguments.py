@@ -51,8 +51,8 @@ CASES = [
         for one in (DATA, torch.ones(3), 5, "data", None, {"a": loader()}, DataLoader, [])
     ),
     (lambda: fit(loader(), [loader(), loader()]), "val_loader is a list of loaders"),
-    (lambda: fit(loader(), DATA), "val loader is a TensorDataset"),
-    (lambda: fit(loader(), 3), "did you mean epochs=3?"),
+    (lambda: fit(loader(), DATA), "val loader is of type TensorDataset"),
+    (lambda: fit(loader(), 3), "a number of epochs is passed by name: epochs=3"),
     (lambda: fit(loader(), loader(), validate_every="1epoch"), "did you mean '1ep'?"),
     *((lambda v=v: fit(limit_train_batches=v), "limit") for v in ("2", -1, 1.5, float("nan"))),
     (lambda: fit(overfit_batches="1"), "overfit_batches must be an integer or a number"),
@@ -83,7 +83,7 @@ CASES = [
     (lambda: hooks.Profiler(steps="x"), "steps"),
     (lambda: hooks.Heartbeat("x"), "after"),
     (lambda: trainer().evaluate(None), "loader is None"),
-    (lambda: trainer().predict("x"), "data is a str"),
+    (lambda: trainer().predict("x"), "data is 'x', expected a DataLoader"),
     *(
         (lambda m=m: getattr(trainer(), m)(5), "must be a string or a path")
         for m in ("save", "load")

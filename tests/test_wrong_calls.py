@@ -5,6 +5,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -269,6 +270,24 @@ def engine() -> Engine:
         (Trainer, "missing a required argument: 'engine'"),
         (lambda: hooks.GradNorm(every=2), "takes no arguments"),
         (lambda: Trainer(engine(), monitor=1, fp16=True), " | Trainer() has no argument 'fp16'"),
+        (lambda: Trainer(engine(), cbs=[]), "use hooks=…"),
+        (lambda: Trainer(engine(), max_duration="3ep"), "trainer.fit(…, epochs=…) or fit(max_s"),
+        (lambda: Trainer(engine(), save_folder="runs"), "use run_dir='runs'"),
+        (lambda: Engine(nn.Linear(1, 1), loss_func=nn.MSELoss()), "use criterion=…"),
+        (lambda: Engine(nn.Linear(1, 1), fsdp_plugin=1), "use layout=Layout(shard=-1)"),
+        (lambda: hooks.EMA(half_life="10ba"), "use decay=…"),
+        (lambda: hooks.TimeLimit(hours=3), "use minutes=60 * hours"),
+        (lambda: stoker.Layout(dp_size=2), "use replicate=2"),
+        (lambda: Engine(nn.Linear(1, 1), layout=stoker.Layout), "expected a Layout such as"),
+        (lambda: Trainer(engine()).fit([DataLoader([1]), DataLoader([1])], epochs=1), "ConcatDat"),
+        (lambda: Trainer(engine()).fit([1], 3, epochs=1), "passed by name: epochs=3"),
+        (lambda: Trainer(engine()).fit(nn.MSELoss, epochs=1), "did you mean to call it?"),
+        (lambda: Trainer(engine(), [hooks.default()]), "unpack it, as in [*hooks.default(), …]"),
+        (lambda: Trainer(engine(), ["Loss"]), "such as hooks.Loss()"),
+        (lambda: Trainer(engine(), {"loss": hooks.Loss()}), "hooks is of type dict"),
+        (lambda: Trainer(engine(), [stoker.metrics.Accuracy()]), "pass hooks.Metrics(metric)"),
+        (lambda: Trainer(engine(), step=lambda batch: batch), "expected a function (engine, batch"),
+        (lambda: Trainer(engine(), step=nn.Linear(1, 1)), "expected a function (engine, batch)"),
     ],
 )
 def test_words_of_other_trainers_are_answered_with_what_to_write(call, words):
@@ -291,6 +310,14 @@ def test_words_of_other_trainers_are_answered_with_what_to_write(call, words):
         (lambda: Trainer(engine()).train, "has no attribute 'train'; use trainer.fit(…)"),
         (lambda: engine().prepare, "use Engine(model, optimizer, criterion)"),
         (lambda: engine().qqqqq, "'Engine' object has no attribute 'qqqqq'"),
+        (lambda: engine().unwrap_model, "use engine.model"),
+        (lambda: engine().optimiser, "did you mean 'optimizer'"),
+        (lambda: Trainer(engine()).global_step, "use trainer.run.step"),
+        (lambda: stoker.launch.notebook_launcher, "use launch.run"),
+        (lambda: stoker.nn.lr.get_scheduler, "use nn.lr.cosine"),
+        (lambda: stoker.data.lodaer, "did you mean 'loader'?"),
+        (lambda: stoker.metrics.Acuracy, "did you mean 'Accuracy'?"),
+        (lambda: stoker.config.laod, "did you mean 'load'?"),
     ],
 )
 def test_a_name_of_another_trainer_is_answered_with_ours(look_up, words):
@@ -314,12 +341,24 @@ def test_no_method_of_another_trainer_hides_one_of_ours():
     assert not set(CLASSES) & {*hooks.__all__, *stoker.events.__all__, *stoker.__all__}
     for text in CLASSES.values():
         module, _, name = text.partition("(")[0].rpartition(".")
-        assert hasattr(getattr(stoker, module) if module else stoker, name)
+        assert hasattr(attrgetter(module)(stoker) if module else stoker, name)
 
 
-def test_a_precision_of_another_trainer_is_answered_with_ours():
-    with pytest.raises(ValueError, match="did you mean 'fp16'"):
-        Engine(nn.Linear(1, 1), precision="16-mixed")
+@pytest.mark.parametrize("name", ["16-mixed", "float16", "mixed_float16", "amp_fp16"])
+def test_a_precision_of_another_trainer_is_answered_with_ours(name):
+    with pytest.raises(ValueError, match=r"did you mean 'fp16'\?"):
+        Engine(nn.Linear(1, 1), precision=name)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("10ba", "10st"), ("2h", "120min"), ("3it", "3st")])
+def test_a_period_of_another_trainer_is_answered_with_ours(theirs, ours):
+    with pytest.raises(ValueError, match=f"did you mean '{ours}'"):
+        stoker.Every.of(theirs)
+
+
+def test_a_short_name_of_a_metric_is_answered_with_the_long_one():
+    with pytest.raises(ValueError, match="did you mean 'MeanAbsoluteError'"):
+        hooks.Metrics("mae")
 
 
 def test_values_that_count_as_numbers_are_accepted():

@@ -1,11 +1,12 @@
 """`Step`: what one update means."""
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from torch import Tensor, isfinite
+from torch import Tensor, isfinite, nn
 
 from stoker.core.errors import NonFiniteError
 from stoker.core.tree import describe
@@ -280,7 +281,24 @@ def as_step(step: Any) -> Step:
         raise TypeError(
             f"step is {what}, expected a Step object or a function (engine, batch) -> loss"
         )
+    _check_signature(step)
     return FunctionStep(step)
+
+
+def _check_signature(function: Callable[..., Any]) -> None:
+    """Check that a function can be called with an engine and a batch, where Python knows it."""
+    target = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # built in
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            f"step is {step_name(function)}{signature}, expected a function (engine, batch) -> "
+            f"loss ({error})"
+        ) from None
 
 
 def as_output(step: Step, result: Any, part: str = "forward") -> Output:

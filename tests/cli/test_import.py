@@ -11,7 +11,7 @@ from argparse import Namespace
 import h5py
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
@@ -207,6 +207,22 @@ def test_hyper_parameters_that_need_classes_are_left_out_with_a_sentence(tmp_pat
     assert import_(source, tmp_path / "imported") == 0
     out = capsys.readouterr().out
     assert "'hyper_parameters' (it has objects of 'argparse.Namespace', and no code" in out
+
+
+def test_training_continues_with_the_trained_weights_not_with_their_average(tmp_path, capsys):
+    model, *others = parts()
+    train(model, *others, 2)
+    average = {f"net.{name}": one * 0 for name, one in model.state_dict().items()}
+    trained = {f"net.{name}": one for name, one in model.state_dict().items()}
+    averaged = {"state_dict": average, "current_model_state": trained, "averaging_state": {"n": 1}}
+    source = lightning(tmp_path, model, *others, **averaged)
+    assert import_(source, tmp_path / "imported") == 0
+    assert "averaged weights (-o FILE.safetensors imports them)" in capsys.readouterr().out
+    trainer = Trainer(Engine(*parts()[:2], nn.CrossEntropyLoss()), [])
+    trainer.load(tmp_path / "imported")
+    assert gap(model, trainer.engine.model) == 0
+    assert import_(source, tmp_path / "model.safetensors") == 0
+    assert not any(one.any() for one in load_file(tmp_path / "model.safetensors").values())
 
 
 class Evil:

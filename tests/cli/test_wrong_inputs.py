@@ -28,6 +28,20 @@ run cfg.yaml                                            | use 'stoker train cfg.
 run binary.py                                           | is not a Python script
 run syntax.py                                           | syntax.py:1
 """
+WORDS_OF_OTHERS = """
+fit cfg.yaml                                            | use 'stoker train'
+ckpt convert x                                          | use 'stoker ckpt import'
+train cfg.yaml --report_to wandb                        | _args_: [{_target_: stoker.events.
+train cfg.yaml --nnodes 2                               | start it with torchrun
+train cfg.yaml --tensor-parallel-size 2                 | use 'run.parallel.tensor=2'
+train cfg.yaml --local_rank 0                           | use '--on env'
+train cfg.yaml --qqqqq                                  | 'stoker train --help' lists its options
+train cfg.yaml run.parallel.fsdp=2                      | use 'run.parallel.shard=2'
+train cfg.yaml '+hooks={type: Checkpoint, monitor: x}'  | use 'best: x'
+train cfg.yaml '+hooks={type: Write, writers: []}'      | use '_args_: […]'
+train cfg.yaml +hooks=TerminateOnNaN                    | use hooks.NaNGuard
+status cfg.yaml                                         | is not a run folder: it is a file
+"""
 
 COMMANDS = """
 trian cfg.yaml                                          | did you mean 'train'?
@@ -171,7 +185,9 @@ def assert_rejected(stoker, folder, argv, words):
     assert everything_in(folder) == before
 
 
-@pytest.mark.parametrize(("line", "words"), rows(USED_TO_BE_TRACEBACKS + COMMANDS.lstrip()))
+@pytest.mark.parametrize(
+    ("line", "words"), rows(USED_TO_BE_TRACEBACKS + WORDS_OF_OTHERS.lstrip() + COMMANDS.lstrip())
+)
 def test_a_wrong_command_line_is_one_sentence(stoker, folder, line, words):
     assert_rejected(stoker, folder, shlex.split(line), words)
 

@@ -268,3 +268,11 @@ def test_a_node_is_set_completely_by_its_target(config):
 def test_a_target_on_the_command_line_is_as_restricted_as_in_the_file(config):
     with pytest.raises(ConfigError, match="may not be named by a YAML"):
         config("model={_target_: os.system, command: echo}").check()
+
+
+@pytest.mark.parametrize("url", ["s3://key:hidden@b/x", "az://c/x?sig=hidden", "s3://b/x#hidden"])
+def test_credentials_in_an_override_are_not_repeated(config, url):
+    for override in (f"run.dir={url}", f"run.dir {url}"):
+        message = refusal(config, override)
+        assert "run.dir" in message
+        assert "hidden" not in message

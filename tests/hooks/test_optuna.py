@@ -91,3 +91,17 @@ def test_a_trial_that_is_run_again_resumes_and_one_with_other_values_is_another_
     assert loss == objective(tmp_path / "fresh")(trial)
     objective(tmp_path)(optuna.trial.FixedTrial({"lr": 0.2}, number=0))
     assert sorted(path.name for path in tmp_path.glob("trial-*")) == ["trial-0", "trial-0-2"]
+
+
+def test_a_search_that_is_repeated_in_the_same_folders_gives_the_same_study(tmp_path):
+    found = []
+    for _ in range(2):
+        again = optuna.create_study(
+            sampler=optuna.samplers.RandomSampler(seed=3),
+            pruner=optuna.pruners.PercentilePruner(50.0, n_startup_trials=1, n_warmup_steps=6),
+        )
+        again.optimize(objective(tmp_path), n_trials=4)
+        found.append([(one.state, one.value, one.intermediate_values) for one in again.trials])
+    assert found[0] == found[1]
+    assert optuna.trial.TrialState.PRUNED in [state for state, *_ in found[0]]
+    assert len(list(tmp_path.iterdir())) == 4

@@ -4,12 +4,13 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from stoker import Trainer, hooks
+from stoker import Hook, Trainer, hooks
 from stoker.core.log import get_logger
 from stoker.events import Console, Csv, JsonLines, TensorBoard, get_event_storage, read_json_lines
 from stoker.hooks import Callback
@@ -376,3 +377,26 @@ def test_a_line_is_the_json_of_its_numbers(tmp_path, value):
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert [line["step"], line["epoch"], line["samples"]] == [3, 1, 24]
     assert repr(float(line['a "name"/é'])) == repr(value)
+
+
+def test_who_takes_over_writes_a_row_with_the_progress_of_its_own_step(tmp_path, monkeypatch):
+    def train(name: str, *others: Hook) -> list[dict]:
+        write = hooks.Write(JsonLines(), every=1)
+        run = Trainer(engine(), [hooks.Loss(), write, *others], run_dir=tmp_path / name)
+        run.fit(batches(16), epochs=1)
+        return [{**row, "time": 0} for row in rows(tmp_path / name)]
+
+    expected = train("one")
+    is_main = False
+
+    def take_over(run) -> None:
+        nonlocal is_main
+        if run.step == 3:  # the former rank 0 has written one row
+            is_main = True
+            path = run.dir / "metrics.jsonl"
+            path.write_text((tmp_path / "one/metrics.jsonl").read_text().splitlines(True)[0])
+
+    job = SimpleNamespace(members=object, is_main=lambda: is_main, inherited=lambda: True)
+    monkeypatch.setattr("stoker.hooks.write.dist", job)
+    assert train("two", Callback(after_step=take_over)) == expected
+    assert [row["samples"] for row in expected[:3]] == [4, 8, 12]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean_path
+from stoker.core.errors import ConfigError, did_you_mean_path
 from stoker.storage import url_of
 
 _PACKAGES = ("starlette", "uvicorn", "orjson")

@@ -5,8 +5,7 @@ import inspect
 
 from stoker.cli.common import OK, frozen_imports
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import ConfigError, did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from stoker.config.run_section import help_lines
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean_path
-from stoker.storage import local_path
+from stoker.core.errors import ConfigError, did_you_mean_path
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -88,7 +85,8 @@ def run_folder(path: Path) -> Path:
     if not path.is_dir() or not holds_run(path):
         runs = [str(one) for one in runs_in(path)]
         near = f"; did you mean {' '.join(runs[:5])}?" if runs else ""
-        raise ConfigError(f"'{path}' is not a run folder{near}")
+        found = "has no files of a run" if path.is_dir() else "is a file"
+        raise ConfigError(f"'{path}' is not a run folder{near or f': it {found}'}")
     return path
 
 
@@ -135,6 +133,8 @@ def given_path(text: str, what: str = "path") -> Path:
 
 def output_path(text: str, option: str, suffixes: Sequence[str] = ()) -> Path:
     """Return the path of a file to write, checked before any work is done."""
+    from stoker.storage import local_path
+
     path = local_path(text, option)
     if suffixes and path.suffix not in suffixes:
         *most, last = suffixes
@@ -157,6 +157,8 @@ def set_known(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_fields() -> str:
+    from stoker.config.run_section import help_lines
+
     return "\n".join(
         f"  {f'{name}={default}':<32} {help} ({kind})" for name, kind, default, help in help_lines()
     )

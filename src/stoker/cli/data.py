@@ -8,7 +8,7 @@ from typing import Any
 from stoker.cli import output
 from stoker.cli.common import FAILED, OK, USAGE, frozen_imports, set_known
 from stoker.cli.output import emit, note
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 _ACTIONS = {
     "ls": "List files: size, records, and whether they are indexed.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.cli import output
 from stoker.cli.common import frozen_imports
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 _OPTIONS = ("nproc", "on", "workers", "address", "max_restarts", "elastic")
 
@@ -83,13 +83,8 @@ def launch(command: Command, options: argparse.Namespace) -> int:
         accepted = launch.accepted_options(options.on)
         if {"nproc", "workers"} & set(accepted):
             layout_of(run).filled(options.nproc or options.workers or 1)
-        if options.elastic is not None and run.parallel.logical_ranks is None:
-            raise ValueError(
-                "--elastic needs logical ranks: set run.parallel.logical_ranks=N, with N at least "
-                "the largest number of processes"
-            )
         if options.elastic is not None:
-            layout_of(run).filled(options.elastic[1])
+            _check_elastic(layout_of(run), options.elastic[1], restarts="nproc" not in accepted)
         code, lines = launch.run(
             _run_in_folder,
             command,
@@ -102,6 +97,26 @@ def launch(command: Command, options: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     output.replay(lines)
     return int(code)
+
+
+def _check_elastic(layout: Any, most: int, *, restarts: bool) -> None:
+    """Reject a layout that cannot be elastic.
+
+    Args:
+        layout: as the config describes it.
+        most: the largest number of processes.
+        restarts: whether the launcher restarts all processes when one is lost.
+    """
+    if layout.logical_ranks is None:
+        raise ValueError(
+            "--elastic needs logical ranks: set run.parallel.logical_ranks=N, with N at least "
+            "the largest number of processes"
+        )
+    if layout.filled(most).shard > 1 and not restarts:
+        raise ValueError(
+            "--elastic cannot be combined with run.parallel.shard, because the shards of a process "
+            "are lost with it: set run.parallel.replicate=-1 instead"
+        )
 
 
 def _options_from_config(run: Any, accepted: Collection[str]) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from typing import NoReturn
 
 from stoker.cli import output
 from stoker.cli.common import FAILED, INTERRUPTED, OK, USAGE, set_known
-from stoker.cli.unknown_options import Unknown, fault, separate
-from stoker.config.other_trainers import use_instead
-from stoker.config.yaml_text import ConfigError
+from stoker.cli.unknown_options import Unknown, fault, listed, separate
 from stoker.core.errors import (
+    ConfigError,
     RankFailed,
     StokerError,
     UnsupportedURLError,
@@ -48,6 +47,22 @@ _COMMANDS = {
     "schema": ("schema", "Print the JSON schema of what --json prints."),
 }
 """Command → the module of `stoker.cli` that implements it, and its help text."""
+
+_ELSEWHERE = {
+    **dict.fromkeys(("fit", "resume", "start", "finetune", "launch"), "train"),
+    **dict.fromkeys(("test", "validate", "val"), "evaluate"),
+    **dict.fromkeys(("infer", "inference", "generate"), "predict"),
+    **dict.fromkeys(("ls", "list", "runs", "ps", "logs", "show"), "status"),
+    **dict.fromkeys(("convert", "import", "checkpoint", "model"), "ckpt"),
+    **dict.fromkeys(("init", "create", "quickstart"), "new"),
+    **dict.fromkeys(("tune", "lr", "find-lr"), "lr-find"),
+    **dict.fromkeys(("ui", "dashboard", "serve", "tensorboard"), "board"),
+    **dict.fromkeys(("summary", "describe"), "explain"),
+    **{f"ckpt {name}": "ckpt import" for name in ("convert", "load")},
+    **{f"ckpt {name}": "ckpt export" for name in ("save", "consolidate", "merge")},
+    **{name: f"--{name}" for name in ("help", "version")},
+}
+"""Names of commands elsewhere, and of ours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,7 +145,7 @@ def _check_words(options: argparse.Namespace, rest: list[str], unknown: list[Unk
         rest = []
     if rest:
         word = next((word for word in rest if word.startswith("-")), rest[0])
-        near = did_you_mean(word, options.known)
+        near = did_you_mean(word, options.known) or listed(options.command)
         raise ConfigError(f"'stoker {options.command}' has no option {word}{near}")
     if unknown:
         raise ConfigError(*_faults_of_options(options, unknown))
@@ -139,6 +154,7 @@ def _check_words(options: argparse.Namespace, rest: list[str], unknown: list[Unk
 def _faults_of_options(options: argparse.Namespace, unknown: list[Unknown]) -> list[str]:
     """Return a fault for each unknown option, and those of the config and its overrides."""
     from stoker.config import load
+    from stoker.config.other_trainers import use_instead
 
     faults: list[str] = []
     suggestions = None
@@ -171,7 +187,10 @@ class _Parser(argparse.ArgumentParser):
         word = message.partition("invalid choice: ")[2].split(" ")[0].strip("'")
         if word and subparsers:
             name = f"{self.prog.partition(' ')[2]} {word}".strip()
-            message = f"there is no command '{name}'{did_you_mean(word, subparsers[0].choices)}"
+            near = did_you_mean(word, subparsers[0].choices)
+            if name in _ELSEWHERE:
+                near = f"; use 'stoker {_ELSEWHERE[name]}'"
+            message = f"there is no command '{name}'{near}"
         output.emit_error([message], USAGE)
         self.exit(USAGE, f"stoker: {message} ({self.prog} --help)\n")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.cli.common import OK
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import local_path
 
 _FILES = ("config.yaml", "net.py", "README.md", "AGENTS.md")

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.cli.common import OK, add_config, add_weights, frozen_imports, output_path
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import atomic_file
 
 Arrays = dict[str, Any]

@@ -8,8 +8,7 @@ from typing import Any
 
 from stoker.cli.common import FAILED, OK, add_config, frozen_imports
 from stoker.cli.output import emit, emit_error, note
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import StokerError
+from stoker.core.errors import ConfigError, StokerError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

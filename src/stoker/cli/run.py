@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from stoker.cli import launching
 from stoker.cli.common import OK, frozen_imports
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import local_path
 
 

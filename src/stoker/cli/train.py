@@ -7,8 +7,7 @@ from typing import Any
 from stoker.cli import evaluate, launching
 from stoker.cli.common import INTERRUPTED, OK, add_config, add_weights, frozen_imports
 from stoker.cli.output import emit, note
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import Preempted
+from stoker.core.errors import ConfigError, Preempted
 from stoker.rundir.states import ending_of
 from stoker.storage import display, url_of
 

@@ -12,6 +12,22 @@ _PROCESSES = (
     *("--gpus", "--num-gpus", "--devices", "--ngpus", "--n-gpu", "--nprocs", "--nproc-per-node"),
     *("--num-processes", "--num-procs", "--world-size", "--np", "-n", "-np"),
 )
+_OTHERS = {
+    **dict.fromkeys(
+        ("--wandb", "--logger", "--log-with", "--report-to", "--tensorboard"),
+        "; use '+hooks={type: Write, _args_: [{_target_: stoker.events.TensorBoard}]}'",
+    ),
+    **dict.fromkeys(
+        ("--nnodes", "--num-nodes", "--node-rank", "--rdzv-endpoint", "--master-addr"),
+        "; start it with torchrun and '--on env'",
+    ),
+    **dict.fromkeys(
+        ("--verbose", "-v", "--debug"), ": progress is shown unless '--quiet' is given"
+    ),
+    **dict.fromkeys(("--do-train", "--train"), ": 'stoker train' always trains"),
+    **dict.fromkeys(("--local-rank", "--rank"), "; use '--on env', which reads LOCAL_RANK"),
+}
+"""Options of other commands without an override that says the same."""
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
 Override = Callable[[str, str | None, bool], str]
@@ -65,9 +81,16 @@ def fault(unknown: Unknown, command: str, known: Collection[str], override: Over
     return text + (
         override(name, value, False)
         or (f"; did you mean '{matches[0]}'?" if matches else "")
+        or _OTHERS.get(_dashed(option))
         or override(name, value, True)
         or did_you_mean(option, known)
+        or listed(command)
     )
+
+
+def listed(command: str) -> str:
+    """Return where the options of a command are listed, as the end of a message."""
+    return f" ('stoker {command} --help' lists its options)"
 
 
 def _is_unknown(word: str, known: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.cli.common import FAILED, INTERRUPTED, OK, given_path, run_folder
 from stoker.cli.status import emit_status, status_of
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 TIMED_OUT, PREEMPTED, KILLED = 124, 143, 137
 

@@ -22,8 +22,8 @@ from stoker.config.registry import (
     RegistryError,
 )
 from stoker.config.run_section import RunConfig
-from stoker.config.yaml_text import ConfigError
 from stoker.core.calls import explain_calls
+from stoker.core.errors import ConfigError
 
 __all__ = [
     "HOOKS",

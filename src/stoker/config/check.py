@@ -11,6 +11,7 @@ from stoker.config.other_trainers import KEYS, use_instead
 from stoker.config.resolve import has_references
 from stoker.config.yaml_text import Named, plain
 from stoker.core.errors import did_you_mean
+from stoker.core.foreign_words import instead_of
 
 ANYTHING = inspect.Parameter.empty
 
@@ -269,9 +270,9 @@ def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] =
         place = node.origin(key)
         if key in given:
             faults.append(f"{place}: '{path}.{key}' is given twice, once by position")
-        elif key not in taken or taken[key].kind == Parameter.POSITIONAL_ONLY:
+        elif key not in taken or taken[key].kind in _BY_POSITION:
             if not takes_any_key:
-                near = did_you_mean(str(key), taken)
+                near = _instead(node, str(key), value, taken)
                 faults.append(f"{place}: {node.target} has no argument '{key}'{near}")
             continue
         given[key] = (value, place)
@@ -283,6 +284,21 @@ def faults_of_node(path: str, node: Lazy, target: Any, supplied: Sequence[str] =
         if not fits(value, type_of(taken[key]))
     ]
     return faults
+
+
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+
+
+def _instead(node: Lazy, key: str, value: Any, taken: Mapping[str, Parameter]) -> str:
+    """Return the argument to use instead of an unknown one, as the end of a message."""
+    call = str(node.target).rpartition(".")[2]
+    ours = (instead_of(key, value, call, taken) or "").partition("=")
+    if any(did_you_mean(key, [n]) for n, one in taken.items() if one.kind in _BY_POSITION):
+        return "; use '_args_: […]'"
+    if ours[0] in taken:
+        value = ours[2].strip("'")
+        return f"; use '{ours[0]}: {value}'" if value != "…" else f"; use '{ours[0]}'"
+    return did_you_mean(key, taken)
 
 
 def _missing(path: str, node: Lazy, taken: Mapping[str, Parameter], given: set[str]) -> list[str]:

@@ -32,8 +32,8 @@ from stoker.config.registry import METRICS, expanded
 from stoker.config.resolve import resolved
 from stoker.config.suggest import Suggestions
 from stoker.config.trust import Override, Trust
-from stoker.config.yaml_text import ConfigError, Named, settled, write
-from stoker.core.errors import did_you_mean, did_you_mean_path
+from stoker.config.yaml_text import Named, settled, write
+from stoker.core.errors import ConfigError, did_you_mean, did_you_mean_path
 from stoker.rundir import files
 from stoker.storage import local_path, url_of, write_atomic
 
@@ -441,9 +441,10 @@ class Builder:
 def _refused_metrics(trust: Trust, node: Lazy) -> list[str]:
     """Return the metrics that the hook is passed by short name and a YAML may not name."""
     faults = []
-    for name in (value for _, value in children(node) if isinstance(value, str)):
-        try:
-            if name in METRICS:
+    texts = (value for _, value in children(node) if isinstance(value, str))
+    for name in texts:
+        try:  # other names than those of classes would import torchmetrics in vain
+            if (name[:1].isupper() or METRICS.is_registered(name)) and name in METRICS:
                 trust.check_made(thing := METRICS.get(name), name_of(thing))
         except UnknownNameError as error:
             faults.append(f"{node.where}: {error}")

@@ -15,7 +15,8 @@ from stoker.config.lazy import Lazy, Section, children
 from stoker.config.names import UnknownNameError, importing_from
 from stoker.config.other_trainers import KEYS
 from stoker.config.trust import Trust
-from stoker.config.yaml_text import ConfigError, check_size, read, settled
+from stoker.config.yaml_text import check_size, read, settled
+from stoker.core.errors import ConfigError
 
 _PACKAGE = "_stoker_config_"
 _numbers = count()

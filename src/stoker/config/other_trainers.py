@@ -7,10 +7,11 @@ KEYS = (
 """The top-level keys of a config."""
 
 _OURS_BY_THEIRS = {
-    "run.epochs": "max_epochs num_train_epochs n_epochs num_epochs epoch_num train_epoch max_epoch",
+    "run.epochs": "max_epochs num_train_epochs n_epochs num_epochs epoch_num train_epoch max_epoch "
+    "n_epoch max_duration nb_epoch",
     "run.max_steps": "steps max_iters max_iter num_steps train_iter total_steps max_train_steps",
     "optimizer.lr": "learning_rate lr base_lr max_lr",
-    "optimizer.weight_decay": "weight_decay",
+    "optimizer.weight_decay": "weight_decay wd",
     "run.micro_batch": "per_device_train_batch_size train_batch_size batch_size "
     "bs train_micro_batch_size micro_batch_size device_train_microbatch_size",
     "run.global_batch": "global_batch_size total_batch_size",
@@ -19,17 +20,24 @@ _OURS_BY_THEIRS = {
     "run.clip_norm": "gradient_clip_val max_grad_norm clip_grad_norm grad_clip clip_grad",
     "run.precision": "fp16 bf16 fp32 amp mixed_precision dtype",
     "run.device": "accelerator no_cuda use_cpu device_str cpu gpu cuda mps use_gpu use_cuda",
-    "run.parallel": "strategy fsdp ddp num_nodes tensor_parallel pipeline_parallel",
-    "hooks": "callbacks handlers plugins",
+    "run.parallel": "strategy num_nodes",
+    "run.parallel.replicate": "ddp dp data_parallel dp_size",
+    "run.parallel.shard": "fsdp zero zero_stage deepspeed",
+    "run.parallel.tensor": "tensor_parallel tensor_parallel_size tp tp_size",
+    "run.parallel.pipeline": "pipeline_parallel pipeline_parallel_size pp pp_size",
+    "hooks": "callbacks handlers plugins cbs algorithms",
     "run.log_every": "logging_steps log_every_n_steps log_interval log_period log_freq",
     "run.validate_every": "eval_steps val_check_interval check_val_every_n_epoch eval_strategy "
-    "evaluation_strategy eval_interval val_interval test_interval eval_period",
+    "evaluation_strategy eval_interval val_interval test_interval eval_period "
+    "validation_freq",
     "run.checkpoint.every": "save_steps save_strategy every_n_train_steps save_interval "
     "checkpoint_interval",
-    "run.checkpoint.keep": "save_total_limit save_top_k max_to_keep max_keep_ckpts",
+    "run.checkpoint.keep": "save_total_limit save_top_k max_to_keep max_keep_ckpts "
+    "save_num_checkpoints_to_keep",
     "run.checkpoint.best": "load_best_model_at_end metric_for_best_model",
-    "run.resume": "resume_from_checkpoint resume_from ckpt_path checkpoint_path load_from",
-    "run.dir": "output_dir default_root_dir work_dir log_dir save_dir logdir",
+    "run.resume": "resume_from_checkpoint resume_from ckpt_path checkpoint_path load_from "
+    "load_path",
+    "run.dir": "output_dir default_root_dir work_dir log_dir save_dir logdir save_folder",
     "run.name": "run_name experiment_name exp_name",
     "run.seed": "seed_everything random_seed manual_seed",
     "run.compile": "torch_compile compile_model jit_compile",
@@ -44,7 +52,7 @@ _OURS_BY_THEIRS = {
     "eval_dataloader",
     "predict_loader": "predict_dataloader predict_dataloaders",
     "train_loader.num_workers": "dataloader_num_workers num_workers n_workers",
-    "optimizer": "optim optimizers optimiser",
+    "optimizer": "optim optimizers optimiser opt_func",
     "model": "net network module",
     "run": "trainer train training trainer_args",
 }

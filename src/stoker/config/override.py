@@ -22,8 +22,9 @@ from stoker.config.registry import RegistryError, registry_at
 from stoker.config.resolve import has_references
 from stoker.config.run_section import RunConfig, fault_of_value, section_type
 from stoker.config.trust import Override
-from stoker.config.yaml_text import ConfigError, read
-from stoker.core.errors import did_you_mean
+from stoker.config.yaml_text import read
+from stoker.core.errors import ConfigError, did_you_mean
+from stoker.storage.locations import hide_credentials
 
 _FORM = re.compile(r"(?P<sign>[+~]?)(?P<path>[\w.\-\[\]/]+)(?:=(?P<text>.*))?", re.DOTALL)
 
@@ -61,14 +62,14 @@ def apply(tree: Section, override: str, callee: Any) -> None:
     Raises:
         ConfigError: the path does not exist, or the value has the wrong type.
     """
-    match = _FORM.fullmatch(override)
+    match, shown = _FORM.fullmatch(override), hide_credentials(override)
     if match is None or (match["text"] is None) != (match["sign"] == "~"):
         meant = _near_form(override)
         raise ConfigError(
-            f"'{override}' is not an override: expected key=value, +list=value or ~key{meant}"
+            f"'{shown}' is not an override: expected key=value, +list=value or ~key{meant}"
         )
     keys = paths.split(match["path"])
-    origin = Override(f"override '{override}'")
+    origin = Override(f"override '{shown}'")
     try:
         if match["sign"] == "~":
             owner = _owner(tree, keys)

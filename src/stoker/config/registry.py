@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 from stoker.config.lazy import UNKNOWN, Lazy, Section, children, rebuilt
 from stoker.config.resolve import has_references
 from stoker.core.errors import StokerError, did_you_mean
+from stoker.core.foreign_words import class_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -87,9 +88,14 @@ class Registry:
             return self._registered[name]
         found = self._found(name)
         if found is None:
-            near = did_you_mean(name, self)
+            ours = class_of(name)
+            near = f"; use {ours}" if ours and self.name == "hook" else did_you_mean(name, self)
             raise RegistryError(f"there is no {self.name} {name!r} in the registry{near}")
         return found
+
+    def is_registered(self, name: str) -> bool:
+        """Return whether a name was registered, and is not only one of the modules."""
+        return name in self._registered
 
     def __contains__(self, name: str) -> bool:
         return name in self._registered or self._found(name) is not None

@@ -6,7 +6,8 @@ from typing import Any
 
 from stoker.config import paths
 from stoker.config.lazy import children, rebuilt
-from stoker.config.yaml_text import ConfigError, Named, check_size
+from stoker.config.yaml_text import Named, check_size
+from stoker.core.errors import ConfigError
 
 _REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[\w-]+|\[\d+\])*)")
 _INNERMOST = re.compile(r"(?<!\\)\$\{([^${}]*)\}")

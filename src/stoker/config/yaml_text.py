@@ -14,6 +14,7 @@ import yaml
 
 from stoker.config.lazy import Lazy, Section, children, rebuilt
 from stoker.config.names import is_named, name_of
+from stoker.core.errors import ConfigError
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
@@ -24,7 +25,6 @@ _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 100
 _MOST_VALUES = 1_000_000
 _MOST_DIGITS = 400
-_LONGEST = 2000
 
 
 _RESOLVER = yaml.resolver.Resolver()
@@ -45,24 +45,6 @@ class Named:
 
     def __repr__(self) -> str:
         return self.name
-
-
-class ConfigError(ValueError):
-    """A config that cannot be read or has faults; one line per fault, with its place."""
-
-    exit_code = 2
-    """The exit code of a process with an invalid config; it prints no traceback."""
-
-    def __init__(self, *faults: str) -> None:
-        faults = tuple(map(_cut, faults))
-        super().__init__("\n".join(faults))
-        self.faults = faults
-
-
-def _cut(text: str) -> str:
-    """Shorten a message that quotes a long value, and replace what cannot be printed."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def read(text: str, name: str) -> Any:

@@ -18,7 +18,7 @@ from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from stoker.core.errors import did_you_mean, is_sentence
-from stoker.core.foreign_words import METHODS, instead_of
+from stoker.core.foreign_words import METHODS, instead_of, missing_name
 
 _PER_STEP = frozenset(
     ["Output", "StepContext", "Row", "Cursor", "RunProgress", "Run", "get_event_storage"]
@@ -57,9 +57,18 @@ _CONTAINERS: dict[Any, tuple[type, str]] = {
 
 
 def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Replace the functions, constructors and methods of these names by ones that explain."""
-    for name in names:
+    """Replace the functions, constructors and methods of these names by ones that explain.
+
+    A name that the module does not have is answered, too.
+    """
+    known = list(names)
+    for name in known:
         namespace[name] = explained(namespace[name])
+
+    def missing(name: str) -> NoReturn:
+        raise missing_name(namespace["__name__"], name, known)
+
+    namespace["__getattr__"] = missing
 
 
 def explained(thing: Any) -> Any:
@@ -109,7 +118,8 @@ def _explain_methods(cls: Any, instead: Mapping[str, str]) -> None:
     def missing(self: Any, name: str) -> Any:
         if hasattr(type(self), name):  # a property that failed: show its own error
             return object.__getattribute__(self, name)
-        hint = f"; use {instead[name]}" if name in instead else ""
+        near = did_you_mean(name, [one for one in dir(self) if not one.startswith("_")])
+        hint = f"; use {instead[name]}" if name in instead else near
         text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
         raise AttributeError(text, name=name, obj=self)
 
@@ -221,6 +231,9 @@ class _Call:
 
     def _instead(self, name: str, value: Any) -> str:
         found = instead_of(name, value, self._name, self._arguments)
+        ours = self._parameters.get((found or "").partition("=")[0])
+        if ours is not None and not _fits(value, ours.annotation):
+            found = instead_of(name, ..., self._name, self._arguments)
         if found is not None:
             return f"use {found}"
         near = did_you_mean(name, self._arguments).removeprefix("; ")

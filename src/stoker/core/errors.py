@@ -11,6 +11,9 @@ Mistakes in arguments raise `ValueError` and `TypeError`. The other errors are:
     ├── UnsupportedURLError a URL was passed where only a local path is supported
     └── RankFailed          a rank of a launched job failed
 
+    ValueError
+    └── ConfigError         a config or an option of a command has faults
+
     SystemExit
     └── Preempted           a signal ended the run, which has saved itself
 """
@@ -19,6 +22,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from opcode import opmap
 from pathlib import Path
+
+_LONGEST = 2000
 
 
 class StokerError(Exception):
@@ -61,6 +66,24 @@ class DataError(StokerError, ValueError):
 
 class UnsupportedURLError(StokerError, ValueError):
     """A URL was passed where only a local path is supported."""
+
+
+class ConfigError(ValueError):
+    """A config that cannot be read or has faults; one line per fault, with its place."""
+
+    exit_code = 2
+    """The exit code of a process with an invalid config; it prints no traceback."""
+
+    def __init__(self, *faults: str) -> None:
+        faults = tuple(map(_cut, faults))
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def _cut(text: str) -> str:
+    """Shorten a message that quotes a long value, and replace what cannot be printed."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 class RankFailed(StokerError):  # noqa: N818

@@ -10,9 +10,10 @@ Unit: TypeAlias = Literal["st", "ep", "min"]
 _UNITS: dict[str, Unit] = {"st": "st", "ep": "ep", "min": "min"}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(st|ep|min)\s*")
 _ALMOST = re.compile(
-    r"(?:every|each|per)?\s*(\d*)[\s_-]*(epochs?|ep|e|steps?|st|s|iter(?:ation)?s?|minutes?|mins?|m)"
+    r"(?:every|each|per)?\s*(\d*)[\s_-]*(epochs?|ep|e|steps?|st|s|iter(?:ation)?s?|it|batch(?:es)?|ba"
+    r"|minutes?|mins?|m|hours?|hr|h)"
 )
-_SHORT: dict[str, Unit] = {"e": "ep", "s": "st", "i": "st", "m": "min"}
+_SHORT: dict[str, Unit] = {"e": "ep", "s": "st", "i": "st", "b": "st", "m": "min", "h": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +78,5 @@ def _near(value: object) -> str:
     match = _ALMOST.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     if match is None or match[1].strip("0") == "" != match[1]:
         return ""
-    return f"; did you mean '{match[1] or 1}{_SHORT[match[2][0]]}'?"
+    count = int(match[1] or 1) * (60 if match[2][0] == "h" else 1)
+    return f"; did you mean '{count}{_SHORT[match[2][0]]}'?"

@@ -1,8 +1,12 @@
 """Timers, alone and by name."""
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Timer:
@@ -73,10 +77,17 @@ class MultiTimer:
     Args:
         kind: makes a timer.
         key: names with the same key are one timer, which keeps the first name.
+        on: False to measure nothing until the attribute is set.
     """
 
-    def __init__(self, kind: Callable[[], Any] = Timer, key: Callable[[str], str] = str) -> None:
-        self._kind, self._key = kind, key
+    def __init__(
+        self,
+        kind: Callable[[], Any] = Timer,
+        key: Callable[[str], str] = str,
+        *,
+        on: bool = True,
+    ) -> None:
+        self._kind, self._key, self.on = kind, key, on
         self._timers: dict[str, tuple[str, Any]] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -93,11 +104,12 @@ class MultiTimer:
 
     def start(self, name: str) -> None:
         """Start the timer of that name."""
-        self[name].start()
+        if self.on:
+            self[name].start()
 
     def stop(self, name: str, *, keep: bool = True) -> float:
         """Stop the timer of that name and return its seconds."""
-        seconds: float = self[name].stop(keep=keep)
+        seconds: float = self[name].stop(keep=keep) if self.on else 0.0
         return seconds
 
     def reset(self, name: str | None = None) -> None:
@@ -119,3 +131,31 @@ class Pace:
         if total is None or done <= 0:
             return None
         return (perf_counter() - self._began) / done * max(0, total - step)
+
+
+guards: dict[str, Timer] = {}
+"""What the guarantees of all runs of this process have cost, by name."""
+
+
+def timed_guard(
+    name: str, clock: Callable[[], float] = perf_counter
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Add the time of each call to the timer of a guarantee.
+
+    Use one name per thread; in the background, `thread_time` leaves out the time spent waiting.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        timer = guards.setdefault(name, Timer())
+
+        @wraps(function)
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            began = clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                timer.add(clock() - began)
+
+        return timed
+
+    return decorate

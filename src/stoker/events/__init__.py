@@ -1,9 +1,6 @@
 """Events: one storage for the numbers of a run, and writers that export them."""
 
-from typing import NoReturn
-
 from stoker.core.calls import explain_calls
-from stoker.core.foreign_words import missing_name
 from stoker.events.history import History
 from stoker.events.media import log_image, log_text
 from stoker.events.storage import Cursor, EventStorage, HistoryBuffer, Row, get_event_storage
@@ -34,10 +31,6 @@ __all__ = [
     "log_text",
     "read_json_lines",
 ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    raise missing_name(__name__, name, __all__)
 
 
 explain_calls(globals(), __all__)

@@ -1,9 +1,6 @@
 """Hooks: code at named points of a run. `default` returns the hooks of a new `Trainer`."""
 
-from typing import NoReturn
-
 from stoker.core.calls import explain_calls
-from stoker.core.foreign_words import missing_name
 from stoker.events import JsonLines
 from stoker.hooks.accumulation import AccumulationSchedule
 from stoker.hooks.base.hook import POINTS, Hook, Priority
@@ -108,10 +105,6 @@ def default(
         SaveWeights(optional=True),
         Ledger(checkpoint),
     ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    raise missing_name(__name__, name, __all__)
 
 
 explain_calls(globals(), __all__)

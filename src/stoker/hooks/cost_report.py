@@ -16,7 +16,7 @@ from stoker.core import dist
 from stoker.core.errors import StokerError, did_you_mean
 from stoker.core.log import get_logger
 from stoker.core.op_counter import Counter, Counts
-from stoker.core.timers import Timer
+from stoker.core.timers import Timer, guards
 from stoker.events import Writer
 from stoker.hooks.base.dispatch import Call, HookList, Observer
 from stoker.hooks.base.hook import Hook
@@ -168,6 +168,10 @@ class Costs:
                 for row in self.rows
                 if row.hook
             ],
+            "guards": {
+                name: {"calls": timer.count, "seconds": timer.total}
+                for name, timer in guards.items()
+            },
         }
 
 
@@ -204,6 +208,15 @@ def hook_table(costs: Costs) -> list[list[str]]:
         calls = row.timer.count
         microseconds = f"{row.timer.mean * 1e6:,.1f}" if calls else ""
         table.append([name, row.point, str(calls), microseconds, *numbers])
+    return table
+
+
+def guard_table() -> list[list[str]]:
+    """Return what the guarantees of a run have cost as a table, starting with its header."""
+    table = [["guarantee", "calls", "ms/call"]]
+    for name, timer in guards.items():
+        cost = f"{timer.mean * 1e3:,.2f}" if timer.count else ""
+        table.append([name, str(timer.count), cost])
     return table
 
 

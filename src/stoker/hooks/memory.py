@@ -32,6 +32,21 @@ class Memory(Hook):
             torch.accelerator.reset_peak_memory_stats(device)
 
 
+def describe_memory(device: torch.device, *, host: bool = True) -> str:
+    """Return the memory in use and its peak since the last call, and the peak of the host."""
+    parts = []
+    if device.type != "cpu":  # untested: CI has no accelerator
+        stats = torch.accelerator.memory_stats(device)
+        for name in ("allocated", "reserved"):
+            now, most = (stats[f"{name}_bytes.all.{k}"] / 2**20 for k in ("current", "peak"))
+            parts.append(f"{name} {now:.1f} MB, at most {most:.1f} MB")
+        torch.accelerator.reset_peak_memory_stats(device)
+    peak = host_peak_gib()
+    if peak is not None and (host or not parts):
+        parts.append(f"host at most {peak * 1024:.1f} MB")
+    return f"memory {', '.join(parts) or 'unknown'}"
+
+
 def host_peak_gib() -> float | None:
     """Return the peak resident memory of this process in GiB, or None if it is not available."""
     try:

@@ -18,7 +18,7 @@ class Prune(ResultHook):
 
     The run itself ends as stopped, not as failed. A trial that has trained to its end is complete
     and not pruned. The trial is no part of the identity of the run: one with the same values
-    resumes what another has begun.
+    resumes what another has begun, and gets the results so far.
 
     In a job of several ranks, the trial of rank 0 gets the results and decides for all of them;
     the others may pass None.
@@ -37,6 +37,8 @@ class Prune(ResultHook):
         super().__init__(Monitor(monitor, mode))
         self.trial = trial
         self.reason: str | None = None
+        self._results: dict[int, float] = {}
+        self._reported: set[int] = set()
         self.same_on_all_ranks = False  # only rank 0 has a trial
 
     def before_train(self, run: Run) -> None:
@@ -50,7 +52,8 @@ class Prune(ResultHook):
         """Report the result on rank 0."""
         if not dist.is_main():
             return
-        self.trial.report(value, run.step)
+        self._results[run.step] = value
+        self._report()
         if self.trial.should_prune() and not run.limit_reached:
             run.stop(f"{_PRUNED} {self.monitor.name} {value:.6g}")
 
@@ -58,6 +61,23 @@ class Prune(ResultHook):
         """Keep whether the run was pruned, on every rank."""
         reason = run.stop_reason or ""
         self.reason = reason if reason.startswith(_PRUNED) else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the results so far by step."""
+        return {"results": {str(step): value for step, value in self._results.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Report the results of earlier attempts: a new study needs them to prune other trials."""
+        self._results = {int(step): value for step, value in state.get("results", {}).items()}
+        if self.trial is not None:
+            self._report()
+
+    def _report(self) -> None:
+        """Report each result that this trial has not got; Optuna takes a step only once."""
+        for step, value in self._results.items():
+            if step not in self._reported:
+                self.trial.report(value, step)
+                self._reported.add(step)
 
     def check(self) -> None:
         """Raise `optuna.TrialPruned` if the last fit was pruned."""

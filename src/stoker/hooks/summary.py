@@ -27,7 +27,7 @@ class Summary:
     def add(self, run: Run) -> None:
         """Add the results of an epoch."""
         self._epoch = run.current_epoch
-        self._last = dict(run.metrics)
+        self._last |= run.metrics  # an epoch that was cut short has no validation
         for name, value in run.metrics.items():
             try:
                 monitor = Monitor(name)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +25,10 @@ from stoker.rundir.states import ending_of
 from stoker.storage import explain_write_errors
 
 _MOST_HELD = 10_000
-"""Rows that a process of an elastic run holds, because rank 0 may not have written them."""
+"""Groups that a process of an elastic run holds, because rank 0 may not have written them."""
+
+_Group = tuple[RunProgress, list[Row]]
+"""Rows that are written together, with the progress that they are written with."""
 
 
 class Write(Periodic):
@@ -64,12 +67,13 @@ class Write(Periodic):
         self.name = f"Write({', '.join(type(writer).__name__ for writer in writers)})"
         self._cursor = Cursor()
         self._open: list[Writer] = []
-        self._held: deque[Row] = deque(maxlen=_MOST_HELD)
+        self._held: deque[_Group] = deque(maxlen=_MOST_HELD)
         self._pace = Pace(0)
         self._started_at = 0
         self._dir: Path | None = None
         self._failed = False
         self._cut_at: dict[Writer, tuple[int, int]] = {}  # length and step to return to
+        self._has_taken_over = False
 
     def before_run(self, run: Run) -> None:
         """Check that every writer has somewhere to write."""
@@ -113,42 +117,45 @@ class Write(Periodic):
         rows = run.events.unread(self._cursor)
         if rows and rows[-1].step > run.step:  # drop a step that failed
             rows = [row for row in rows if row.step <= run.step]
+        groups = [(self._progress(run), rows)] if rows else []
         if dist.members() is not None:
-            rows = self._not_written(rows, run)
-        if not rows or self._failed or not dist.is_main():
+            groups = self._not_written(groups)
+        if not groups or self._failed or not dist.is_main():
             return
         if not self._open:
             self._open_writers()
+        for progress, group in groups:
+            for writer in self._open:
+                try:
+                    writer.write(group, progress)
+                except OSError:
+                    with self._explain(writer):
+                        raise
+
+    def _progress(self, run: Run) -> RunProgress:
         final = run.final_step
         eta = self._pace.eta(run.step, final) if run.task == "fit" else None
-        progress = RunProgress(run.step, run.epoch, run.samples, final, eta)
-        for writer in self._open:
-            try:
-                writer.write(rows, progress)
-            except OSError:
-                with self._explain(writer):
-                    raise
+        return RunProgress(run.step, run.epoch, run.samples, final, eta)
 
-    def _not_written(self, rows: list[Row], run: Run) -> list[Row]:
+    def _not_written(self, groups: list[_Group]) -> list[_Group]:
         """Return the rows that rank 0 of an elastic run has to write now.
 
         A process that takes over from another one leaves out what that one has written, and adds
-        what it has not.
+        what it has not, with the progress of that time.
         """
         if not dist.is_main():
-            self._held.extend(rows)
-            return rows
-        if dist.inherited() and not self._open:
-            held = [*self._held]
+            self._held.extend(groups)
+            return groups
+        if dist.inherited() and not self._has_taken_over:
+            held, self._has_taken_over = [*self._held], True
             self._held.clear()
             self._cut_at, self._started_at = {}, 0  # earlier attempts were cut already
             paths = [(one, self._path(one)) for one in self.writers if one.file is not None]
             for writer, path in paths:
                 written = writer.written(path) if path is not None and path.exists() else None
                 if written is not None:
-                    both = [*held, *rows]
-                    return [row for row in both if (row.step, {*row.scalars}) not in written]
-        return rows
+                    return _without([*held, *groups], written)
+        return groups
 
     @contextmanager
     def _explain(self, writer: Writer) -> Iterator[None]:
@@ -208,6 +215,20 @@ class Write(Periodic):
                 writer.cut(path, writer.length(path, self._started_at), self._started_at)
             writer.open(path)
         self._open.append(writer)
+
+
+def _without(groups: list[_Group], written: list[tuple[int, set[str]]]) -> list[_Group]:
+    """Return the rows that are not written yet; two with the same step and names may be due."""
+    counts = Counter((step, frozenset(names)) for step, names in written)
+
+    def is_due(row: Row) -> bool:
+        key = row.step, frozenset(row.scalars)
+        due = not counts[key]
+        counts[key] -= not due
+        return due
+
+    left = [(progress, [row for row in rows if is_due(row)]) for progress, rows in groups]
+    return [(progress, rows) for progress, rows in left if rows]
 
 
 def _key(writer: Writer) -> str:

@@ -8,6 +8,17 @@ from stoker.metrics.accuracy import Accuracy
 from stoker.metrics.metric import Metric
 
 _OWN: dict[str, Any] = {"accuracy": Accuracy}
+_SHORT = {
+    "acc": "accuracy",
+    "f1": "MulticlassF1Score",
+    "mae": "MeanAbsoluteError",
+    "mse": "MeanSquaredError",
+    "mape": "MeanAbsolutePercentageError",
+    "r2": "R2Score",
+    "iou": "MulticlassJaccardIndex",
+    "ppl": "Perplexity",
+}
+"""Short names of metrics that people use elsewhere."""
 
 
 def get(name: str, **arguments: Any) -> Metric:
@@ -31,7 +42,7 @@ def metric_class(name: str) -> Any:
     if name not in classes:
         known = [*_OWN, *classes]
         raise ValueError(
-            f"there is no metric named {name!r}{did_you_mean(name, known)} "
+            f"there is no metric named {name!r}{did_you_mean(_SHORT.get(name, name), known)} "
             f"(stoker.metrics.available() lists all {len(known)})"
         )
     return classes[name]

@@ -17,7 +17,7 @@ from stoker.cli.ckpt.contents import Contents
 from stoker.cli.ckpt.find import find_one
 from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 _LONG = 8
 """Longer lists of plain values are reported as one difference."""

@@ -14,7 +14,7 @@ from stoker.cli.ckpt.find import find_one
 from stoker.cli.ckpt.weights_file import checked_output, save_pt, save_safetensors
 from stoker.cli.common import OK, given_path
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import format_size
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from stoker.checkpoint import Checkpoints
 from stoker.checkpoint.format.names import MANIFEST, open_checkpoint, step_in_name
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean_path
+from stoker.core.errors import ConfigError, did_you_mean_path
 from stoker.rundir import files
 from stoker.storage import display
 from stoker.storage.object_store import ObjectStorage

@@ -19,8 +19,7 @@ from stoker.cli.ckpt.unpickle import unpickle
 from stoker.cli.ckpt.weights_file import checked_output, save_safetensors
 from stoker.cli.common import OK
 from stoker.cli.output import emit, note
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import CheckpointError, did_you_mean_path
+from stoker.core.errors import CheckpointError, ConfigError, did_you_mean_path
 from stoker.resume.imported import imported_state
 from stoker.storage import format_size, local_path
 
@@ -37,6 +36,8 @@ def import_(options: argparse.Namespace) -> int:
     if not source.exists():
         raise ConfigError(f"there is no '{source}'{did_you_mean_path(source)}")
     saved = _read(source, options.trust)
+    if output.suffix != ".safetensors":
+        saved.use_trained()
     saved.clean()
     if output.suffix == ".safetensors":
         size = _write_weights(saved, output)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stoker.cli.ckpt.saved_training import SavedTraining
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 Convert: TypeAlias = Callable[[Tensor], Tensor]
 

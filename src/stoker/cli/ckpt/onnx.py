@@ -14,7 +14,7 @@ from stoker.build import Job
 from stoker.checkpoint import CheckpointError
 from stoker.cli.ckpt.weights_file import write_atomically
 from stoker.cli.jobs import job_from
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.core.tree import map_tensors
 from stoker.engine import unwrap
 from stoker.engine.batch import split_inputs

@@ -9,8 +9,7 @@ from stoker.checkpoint.format.manifest import Manifest, metrics_in
 from stoker.cli.ckpt.find import find_all, folder_of, is_checkpoint, size_of
 from stoker.cli.common import FAILED, OK, given_path
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
-from stoker.core.errors import did_you_mean
+from stoker.core.errors import ConfigError, did_you_mean
 from stoker.hooks.base.monitor import Monitor
 from stoker.storage import format_size
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stoker.cli.ckpt.unpickle import refusal, unloaded_in
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 _WEIGHTS = ("state_dict", "model_state_dict", "model", "module")
 """Keys of the state dict in files of Lightning, tutorials, many others, and DeepSpeed."""
@@ -28,6 +28,7 @@ class SavedTraining:
     Attributes:
         trainer: who saved it: "Lightning", "Hugging Face", "Ignite", "Keras" or "PyTorch".
         weights: the tensors of the model, in their order.
+        trained: those that the optimizer updated, if ``weights`` are an average of them.
         optimizers: the ``state_dict`` of each optimizer.
         lr_schedulers: the ``state_dict`` of each scheduler.
         scaler: the ``state_dict`` of the loss scaler.
@@ -40,6 +41,7 @@ class SavedTraining:
 
     trainer: str
     weights: dict[str, Any]
+    trained: dict[str, Any] = field(default_factory=dict)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     lr_schedulers: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +50,13 @@ class SavedTraining:
     within_epoch: bool = False
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+    def use_trained(self) -> None:
+        """Take the trained weights instead of an average: the optimizer's state is theirs."""
+        if self.trained:
+            self.weights = self.trained
+            self.notes = ["weights of 'current_model_state': those of 'state_dict' are averages"]
+            self.left_out.append("averaged weights (-o FILE.safetensors imports them)")
 
     def clean(self) -> None:
         """Strip prefixes that all weights share, and drop what are no tensors."""
@@ -171,7 +180,12 @@ def _read_lightning(saved: SavedTraining, loaded: Mapping[str, Any]) -> set[str]
         saved.epoch, saved.within_epoch = epoch + ended, not ended
     if len(saved.optimizers) > 1:
         saved.step = None  # Lightning adds up the steps of all optimizers
-    return {"epoch", "global_step", "pytorch-lightning_version", "loops"}
+    read = {"epoch", "global_step", "pytorch-lightning_version", "loops"}
+    trained = _weights_of(loaded.get("current_model_state"))
+    if trained is None:
+        return read
+    saved.trained = dict(trained)  # a callback for weight averaging exchanges the two
+    return read | {"current_model_state", "averaging_state"}
 
 
 def _read_ignite(saved: SavedTraining, trainer: Mapping[str, Any]) -> set[str]:

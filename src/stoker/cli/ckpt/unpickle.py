@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 
 class Unloaded:

@@ -10,7 +10,7 @@ from torch import Tensor
 from stoker.checkpoint.format.names import MANIFEST
 from stoker.checkpoint.format.tensor_file import DTYPES
 from stoker.cli.common import output_path
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import atomic_file
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from stoker.cli.common import OK, add_config, frozen_imports
 from stoker.cli.output import emit
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

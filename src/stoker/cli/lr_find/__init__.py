@@ -9,7 +9,7 @@ from typing import Any
 from stoker.cli.common import FAILED, OK, add_config, frozen_imports, output_path
 from stoker.cli.output import emit
 from stoker.cli.plot import chart
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.storage import atomic_file
 
 

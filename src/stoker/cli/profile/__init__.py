@@ -15,7 +15,7 @@ from stoker.cli.common import (
     given_path,
     output_path,
 )
-from stoker.config.yaml_text import ConfigError
+from stoker.core.errors import ConfigError
 from stoker.rundir.states import ending_of
 from stoker.storage import local_path
 

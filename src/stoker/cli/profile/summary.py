@@ -11,7 +11,7 @@ from stoker.build import Job
 from stoker.cli.output import emit
 from stoker.engine import Engine
 from stoker.events.writers.console import format_table
-from stoker.hooks.cost_report import Costs, hook_table, phase_table, write_json
+from stoker.hooks.cost_report import Costs, guard_table, hook_table, phase_table, write_json
 from stoker.storage import local_path
 
 _NOTABLE = 0.05  # of a step
@@ -29,6 +29,8 @@ def print_summary(costs: Costs, job: Job, options: argparse.Namespace) -> None:
         table_text(phase_table(costs), text_columns=1),
         f"\nhooks, metrics and writers, per call (counted in {costs.counted} further steps)\n",
         table_text(hook_table(costs), text_columns=2),
+        "\noutside the steps: what the guarantees of the run cost\n",
+        table_text(guard_table(), text_columns=1),
         *([f"\n{trace}"] if options.trace is not None else []),
         f"\n{advised}",
     ]

@@ -1,7 +1,7 @@
 """`HookList`: which hooks are called at which point, resolved once."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from functools import cache
@@ -137,10 +137,26 @@ class HookList:
         return next((hook for hook in self._hooks if getattr(hook, point) == call), None)
 
 
+def _described(value: Any) -> str:
+    """Return what a value in a list of hooks is, and how to make it a hook."""
+    found = type(value).__name__
+    if isinstance(value, list | tuple):
+        return f"a {found}, expected a Hook: unpack it, as in [*hooks.default(), …]"
+    if isinstance(value, str):
+        return f"{value!r}, expected a Hook, such as hooks.{value.rpartition('.')[2]}()"
+    if hasattr(value, "compute") and hasattr(value, "update"):
+        return f"of type {found}, a metric: pass hooks.Metrics(metric)"
+    if hasattr(value, "write") or hasattr(value, "log_metrics"):
+        return f"of type {found}, expected a Hook; wrap a writer with hooks.Write(writer)"
+    name = getattr(value, "__name__", f"of type {found}")
+    return f"{name}, expected a Hook; wrap a function with hooks.Callback(after_step=function)"
+
+
 def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
     """Return the hooks as a new list; raise an error that names anything that is not one."""
-    if isinstance(hooks, Hook | str) or not isinstance(hooks, Iterable):
-        raise TypeError(f"hooks is a {type(hooks).__name__}, expected a list of hooks")
+    if isinstance(hooks, Hook | str | Mapping) or not isinstance(hooks, Iterable):
+        found = getattr(hooks, "__name__", f"of type {type(hooks).__name__}")
+        raise TypeError(f"hooks is {found}, expected a list of hooks, such as [*hooks.default()]")
     checked: list[Hook] = []
     for index, hook in enumerate(hooks):
         if hook is None:
@@ -152,10 +168,7 @@ def check_hooks(hooks: Iterable[Any]) -> list[Hook]:
         if isinstance(hook, Step):
             raise TypeError(f"hooks[{index}] is a {type(hook).__name__}, a Step: pass it as step=")
         if not isinstance(hook, Hook):
-            raise TypeError(
-                f"hooks[{index}] is {hook!r} of type {type(hook).__name__}, expected a Hook; "
-                "wrap a function with hooks.Callback(after_step=function)"
-            )
+            raise TypeError(f"hooks[{index}] is {_described(hook)}")
         _warn_about_misspelled_points(type(hook), hook.name)  # type: ignore[arg-type]
         checked.append(hook)
     repeated = [name for name, n in Counter(hook.name for hook in checked).items() if n > 1]
