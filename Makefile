@@ -8,17 +8,19 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check install --constraint 
 .DEFAULT_GOAL := help
 .PHONY: help train quick lint style types unit test docs bench bench-peers bench-parts \
     bench-parallel bench-board board pictures soak elastic fuzz store store-kills stuck reshard switchers \
-    cookbook matrix models same-bits optimizers streams bench-streams bench-growth clean same-python
+    cookbook matrix layouts kills models same-bits optimizers streams bench-streams bench-growth \
+    bench-realistic bench-failure bench-checkpoints bench-logging bench-start bench-safety bench-pages \
+    clean same-python
 
 help:
 	@echo "make train            train a small convnet on handwritten digits, in well under a minute"
-	@echo "make quick            format, lint, types and the unit tests, in about a minute"
+	@echo "make quick            format, lint, types and the unit tests, in about two minutes"
 	@echo "make test             format, lint, types and every test; installs Java and Chromium"
 	@echo "                      for some of them if it may, and says what it left out if not"
 	@echo "make docs             the documentation as a site, in build/site"
 	@echo "make bench            microseconds per step that Stoker adds to a plain loop, then bench-peers"
 	@echo "make bench-peers      compare Stoker with other trainers, each in its own environment;"
-	@echo "                      writes docs/benchmarks.md (some ten minutes, more the first time)"
+	@echo "                      writes docs/benchmarks (some ten minutes, more the first time)"
 	@echo "make bench-parts      data, start-up, compiling, dialects, and memory over 1,000,000 steps"
 	@echo "make bench-parallel   the same for two processes, and what each layout sends and holds"
 	@echo "make bench-board      how quick the board is with 5,000,000 points and with 200 runs"
@@ -32,12 +34,23 @@ help:
 	@echo "make stuck            let a rank stand still in each way, on each launcher (some minutes)"
 	@echo "make reshard          resume what each layout has saved in each other one (some ten minutes)"
 	@echo "make matrix           kill trainings with every kind of sampler, dataset, model and hook state"
+	@echo "make layouts          train in every layout, in every way, and compare with one process"
+	@echo "make kills            kill trainings several times at each point, on one process and on two"
 	@echo "make models           train models of transformers in every layout, and compare with one process"
 	@echo "make same-bits        train with logical ranks on 1 to 4 processes, and compare all bits"
 	@echo "make optimizers       train with optimizers of matrices in every layout, and compare"
+	@echo "make switchers        run the scripts of the pages for switchers with both trainers"
+	@echo "make cookbook         run the jobs of the cookbook with every trainer, and count lines"
 	@echo "make streams          kill trainings on streams of every format more than 100 times"
 	@echo "make bench-streams    records per second and time to resume of streams, compared with others"
 	@echo "make bench-growth     how costs grow with epochs, hooks, parameters, data and history"
+	@echo "make bench-realistic  images, text, fine-tuning and a table, compared with other trainers"
+	@echo "make bench-failure    a killed process per minute, compared with other trainers"
+	@echo "make bench-checkpoints  saves and loads of 4 GB, compared with the disk and with others"
+	@echo "make bench-logging    a line of JSON per step, compared with a loop by hand"
+	@echo "make bench-start      the first step, a restart after a kill, and each launcher"
+	@echo "make bench-safety     what identity, hidden state, heartbeat and lease cost"
+	@echo "make bench-pages      write docs/benchmarks again, from what was measured"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 	@echo
 	@echo "The first of them makes .venv and installs torch into it. Choose another Python and"
@@ -73,11 +86,11 @@ docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet
 	@echo "the documentation is in build/site/index.html"
 
-bench: .venv/installed
+bench: .venv/installed-dev
 	.venv/bin/python benchmarks/overhead.py $(ARGS)
 	.venv/bin/python benchmarks/peers --write
 
-bench-peers: .venv/installed
+bench-peers: .venv/installed-dev
 	.venv/bin/python benchmarks/peers --write $(ARGS)
 
 bench-parts: .venv/installed-dev
@@ -130,6 +143,14 @@ cookbook: .venv/installed-dev
 reshard: .venv/installed-dev
 	OMP_NUM_THREADS=1 STOKER_RESHARD=1 .venv/bin/python -m pytest -q tests/parallel/test_reshard.py $(ARGS)
 
+layouts: .venv/installed-dev
+	STOKER_LAYOUTS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/parallel/test_layouts.py \
+	    tests/parallel/test_one_config.py tests/parallel/test_resume.py $(ARGS)
+
+kills: .venv/installed-dev
+	STOKER_KILLS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/resume/test_killed_runs.py \
+	    tests/parallel/test_kills.py tests/dialects/test_towhee_resume.py tests/launch/test_elastic.py $(ARGS)
+
 models: .venv/installed-dev
 	STOKER_MODELS=all OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/parallel/test_stock_*.py $(ARGS)
 
@@ -151,8 +172,30 @@ streams: .venv/installed-dev
 bench-streams: .venv/installed
 	.venv/bin/python benchmarks/streams.py $(ARGS)
 
-bench-growth: .venv/installed
-	.venv/bin/python benchmarks/growth.py $(ARGS)
+# These write their pages in docs/benchmarks; the pictures need matplotlib.
+bench-growth: .venv/installed-dev
+	.venv/bin/python benchmarks/growth.py --write $(ARGS)
+
+bench-realistic: .venv/installed-dev
+	.venv/bin/python benchmarks/peers --scenarios k,l --minutes 60 --write $(ARGS)
+
+bench-failure: .venv/installed-dev
+	.venv/bin/python benchmarks/failure.py --write $(ARGS)
+
+bench-checkpoints: .venv/installed-dev
+	.venv/bin/python benchmarks/large_checkpoint.py --write $(ARGS)
+
+bench-logging: .venv/installed-dev
+	.venv/bin/python benchmarks/log_lines.py --write $(ARGS)
+
+bench-start: .venv/installed-dev
+	.venv/bin/python benchmarks/startup.py --write $(ARGS)
+
+bench-safety: .venv/installed-dev
+	.venv/bin/python benchmarks/safety.py --write $(ARGS)
+
+bench-pages: .venv/installed-dev
+	.venv/bin/python benchmarks/publish.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

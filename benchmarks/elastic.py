@@ -156,15 +156,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--summary", type=Path, default=Path("build/elastic.json"))
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:  # the reference, with its metrics.jsonl
+        return soak(options, Path(folder) / "reference")
+
+
+def soak(options: argparse.Namespace, folder: Path) -> int:
     happened: list[Happened] = []
-    with tempfile.TemporaryDirectory() as folder:
-        reference = reference_of(train, Path(folder) / "reference")
-        print(f"reference: {len(reference.steps)} steps on one process", flush=True)
+    reference = reference_of(train, folder)
+    print(f"reference: {len(reference.steps)} steps on one process", flush=True)
     runs = 0
     while len(happened) < options.events:
         seed = options.seed + runs
-        with tempfile.TemporaryDirectory() as folder:
-            found, wrong = one_run(reference, seed, Path(folder) / "elastic")
+        with tempfile.TemporaryDirectory() as elastic:
+            found, wrong = one_run(reference, seed, Path(elastic) / "elastic")
         happened, runs = happened + found, runs + 1
         if wrong:
             print(f"seed {seed}: {wrong}")

@@ -5,15 +5,14 @@ thread; a figure is the smallest processor time of some rounds, which other work
 disturbs least, and "noise" is how far the median lies above it. The slope is that of the logarithm
 of the cost over the logarithm of the size: 0 is flat, 1 is proportional.
 
-    python benchmarks/growth.py [epochs] [logging] [hooks] [parameters] [dataset] [history]
-                                [--rounds 5] [--picture docs/images/growth.png]
-
-The picture needs matplotlib.
+    python benchmarks/growth.py [epochs] [logging] [hooks] [metrics] [parameters] [loaders]
+                                [dataset] [history] [checkpoints] [config] [--rounds 5] [--write]
 """
 
 import argparse
 import json
 import math
+import shutil
 import statistics
 import tempfile
 import time
@@ -22,11 +21,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import publish
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from stoker import Engine, Hook, Trainer, hooks
+from stoker import Engine, Hook, Trainer, config, hooks
+from stoker.checkpoint import Checkpoints
 from stoker.data import PermutationSampler
 from stoker.events import History, JsonLines
 from stoker.resume.history_files import HistoryFiles
@@ -177,13 +178,110 @@ def history_curve() -> Curve:
     return curve
 
 
+def metrics_curve() -> Curve:
+    """Accuracies of every training step."""
+    data = batches(200)
+
+    def by_hand(count: int) -> None:
+        model, optimizer, criterion = parts()
+        right = [torch.tensor(0) for _ in range(count)]
+        for x, y in data:
+            optimizer.zero_grad()
+            scores = model(x)
+            criterion(scores, y).backward()
+            optimizer.step()
+            for one in right:
+                one.add_((scores.argmax(1) == y).sum())
+
+    def by_stoker(count: int) -> None:
+        named = {f"accuracy{i}": "accuracy" for i in range(count)}
+        fit_stoker(data, 1, [hooks.Metrics(on="train", **named)], folder=False)
+
+    return {
+        n: {
+            "by hand": lambda n=n: seconds(lambda: by_hand(n), 200),
+            "Stoker": lambda n=n: seconds(lambda: by_stoker(n), 200),
+        }
+        for n in (1, 10, 100)
+    }
+
+
+def loaders_curve() -> Curve:
+    """Validation loaders of ten batches each, per loader."""
+
+    def by_hand(loaders: dict[str, Any]) -> None:
+        model, _, criterion = parts()
+        model.eval()
+        with torch.no_grad():
+            for loader in loaders.values():
+                sum(criterion(model(x), y) * len(y) for x, y in loader).item()
+
+    def by_stoker(loaders: dict[str, Any]) -> None:
+        Trainer(Engine(*parts()), [hooks.Loss()]).evaluate(loaders)
+
+    data = batches(10)
+    curve: Curve = {}
+    for n in (1, 5, 50):
+        loaders = {f"set{i}": data for i in range(n)}
+        curve[n] = {
+            "by hand": lambda n=n, loaders=loaders: seconds(lambda: by_hand(loaders), n),
+            "Stoker": lambda n=n, loaders=loaders: seconds(lambda: by_stoker(loaders), n),
+        }
+    return curve
+
+
+def checkpoints_curve() -> Curve:
+    """Opening a folder with this many checkpoints and finding the newest; a listing beside it."""
+    curve: Curve = {}
+    for n in (1, 10, 100, 1000, 10_000):
+        folder = Path(tempfile.mkdtemp(prefix="stoker-growth-")) / "checkpoints"
+        with Checkpoints(folder, keep=None) as checkpoints:
+            checkpoints.save(1, {"model": {"weight": torch.zeros(2)}}, wait=True)
+        first = next(folder.glob("step-*"))
+        for step in range(2, n + 1):
+            shutil.copytree(first, folder / f"step-{step:08}")
+
+        def newest(folder: Path = folder) -> None:
+            with Checkpoints(folder, keep=None) as checkpoints:
+                checkpoints.newest()
+
+        curve[n] = {
+            "a listing": lambda folder=folder: seconds(lambda: sorted(folder.iterdir()), 1),
+            "Stoker": lambda newest=newest: seconds(newest, 1),
+        }
+    return curve
+
+
+def config_curve() -> Curve:
+    """Reading a config with this many nodes and checking it, per node; YAML alone beside it."""
+    import yaml
+
+    curve: Curve = {}
+    for n in (10, 100, 1000, 10_000):
+        path = Path(tempfile.mkdtemp(prefix="stoker-growth-")) / "config.yaml"
+        node = "{_target_: torch.nn.Linear, in_features: 4, out_features: 4}"
+        layers = "\n".join(f"  - {node}" for _ in range(n))
+        path.write_text(f"model:\n  _target_: torch.nn.Sequential\n  _args_:\n{layers}\n")
+        text = path.read_text()
+        load: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        curve[n] = {
+            "YAML": lambda n=n, text=text, load=load: seconds(lambda: yaml.load(text, load), n),
+            "Stoker": lambda n=n, path=path: seconds(lambda: config.load(path), n),
+        }
+    return curve
+
+
 CURVES = {
     "epochs": epochs_curve,
     "logging": logging_curve,
     "hooks": hooks_curve,
+    "metrics": metrics_curve,
     "parameters": parameters_curve,
+    "loaders": loaders_curve,
     "dataset": dataset_curve,
     "history": history_curve,
+    "checkpoints": checkpoints_curve,
+    "config": config_curve,
 }
 
 
@@ -205,45 +303,47 @@ def measure(curve: Curve, rounds: int) -> Iterator[tuple[str, dict[int, float], 
         yield name, {size: min(values) for size, values in found.items()}, max(noise)
 
 
-def draw(found: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(found), figsize=(4 * len(found), 3.2), squeeze=False)
-    for axis, (curve, variants) in zip(axes[0], found.items(), strict=True):
-        for name, points in variants.items():
-            axis.loglog([*points], [1e6 * v for v in points.values()], marker="o", label=name)
-        axis.set(title=curve, xlabel="size", ylabel="µs")
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
+def table(name: str, rounds: int) -> publish.Table:
+    sizes = CURVES[name]()
+    rows, noises = [], []
+    found: dict[str, dict[int, float]] = {}
+    for variant, points, noise in measure(sizes, rounds):
+        found[variant] = points
+        noises.append(f"{variant} {noise:.0%}")
+        cells = [f"{1e6 * value:,.1f}" for value in points.values()]
+        rows.append([variant, *cells, f"{slope(points):.2f}"])
+    base, other = found
+    ratios = [found[other][size] / found[base][size] for size in sizes]
+    rows.append([f"× {base}", *(f"{ratio:.2f}" for ratio in ratios), ""])
+    text = f"slope {slope(found[other]):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f} × {base}"
+    findings = []
+    if name == "epochs":
+        met = max(ratios) <= 2 and slope(found[other]) <= 0.1
+        findings.append(publish.Finding("One-step epochs, 30 to 3,000", text, "≤ 2 ×, flat", met))
+    if name == "parameters":
+        question = "Small parameter tensors, 10 to 3,000"
+        findings.append(publish.Finding(question, text, "≤ 1.00 ×", ratios[-1] <= 1.005))
+    return publish.Table(
+        name.capitalize(),
+        f"{CURVES[name].__doc__} Microseconds of processor time, the smallest of {rounds} rounds.",
+        [*(f"{size:,}" for size in sizes), "slope"],
+        rows,
+        f"how far the median lies above the smallest: {', '.join(noises)}",
+        lines={v: {str(n): 1e6 * one for n, one in points.items()} for v, points in found.items()},
+        unit="µs",
+        findings=findings,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("curves", nargs="*", choices=[*CURVES, []], default=[])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks/growth.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for curve in options.curves or CURVES:
-        sizes = CURVES[curve]()
-        print(f"\n{curve}: {CURVES[curve].__doc__} µs of processor time")
-        print(f"  {'':20}{''.join(f'{size:>11,}' for size in sizes)}{'slope':>9}{'noise':>8}")
-        found[curve] = {}
-        for name, points, noise in measure(sizes, options.rounds):
-            found[curve][name] = points
-            cells = "".join(f"{1e6 * value:11.1f}" for value in points.values())
-            print(f"  {name:20}{cells}{slope(points):9.2f}{noise:8.0%}")
-        base, *others = found[curve]
-        for name in others:
-            pairs = zip(found[curve][name].values(), found[curve][base].values(), strict=True)
-            print(f"  {f'× {base}':20}{''.join(f'{a / b:11.2f}' for a, b in pairs)}")
-    if options.picture is not None:
-        draw(found, options.picture)
+    for name in options.curves or CURVES:
+        publish.finish("growth", [table(name, options.rounds)], write=options.write)
 
 
 if __name__ == "__main__":

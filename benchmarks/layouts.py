@@ -57,6 +57,7 @@ def sent() -> None:
         "shard=2": 2 * parameters / 2 + parameters,
         "shard=2, reshard=False": parameters / 2 + parameters,
         "tensor=2": tensor_theory(activations),
+        "context=2": context_theory(activations) + parameters,
         "pipeline=2": activations,
     }
     for name, layout in LAYOUTS.items():
@@ -69,6 +70,14 @@ def tensor_theory(activations: int) -> float:
     """Two sums of an activation each way in a block, one for the embedding and one for the head."""
     scores = BATCH * CONTEXT * VOCABULARY / 2
     return activations * (4 * LAYERS + 1 + 1) + scores
+
+
+def context_theory(activations: int) -> float:
+    """Half of the keys and values of a block, all of their gradients, and both ends of the blocks.
+
+    A process passes what it has to a gather, and what all have to a sum of which it gets a part.
+    """
+    return LAYERS * (2 * activations / 2 + 2 * activations) + activations
 
 
 def numbers_sent(layout: Layout) -> Counter[str]:

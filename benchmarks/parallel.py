@@ -1,13 +1,13 @@
-"""Measure the overhead of Stoker over a hand-written loop in two processes.
+"""Measure the overhead of Stoker over a hand-written loop in several processes.
 
 Two processes with gloo, one thread each, train the transformer of `stoker.nn`, with Stoker's
-Trainer and by hand with DistributedDataParallel, fully_shard and torch.distributed.pipelining, on
-the same data, to the same loss; and a Llama of transformers, if it is installed, as a pipeline.
-Rounds alternate, and each starts with another loop; the start of a fit is not counted. The ratios
-are those of the fastest quarter of all steps, of the median step, and of the CPU time of the median
+Trainer and by hand with torch's own parts, on the same data, to the same loss; and a Llama of
+transformers, if it is installed, as a pipeline. Combinations of layouts need four processes. Rounds
+alternate, and each starts with another loop; the start of a fit is not counted. The ratios are
+those of the fastest quarter of all steps, of the median step, and of the CPU time of the median
 round, without waiting.
 
-    python benchmarks/parallel.py [--rounds 8] [--steps 24]
+    python benchmarks/parallel.py [--rounds 8] [--steps 24] [--only "tensor=2;context=2"] [--short]
 """
 
 import argparse
@@ -28,7 +28,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, multiprocessing, nn
 from torch.distributed import pipelining
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.utils.data import DataLoader, DistributedSampler
@@ -47,6 +57,7 @@ LAYOUTS = {
     "shard=2": Layout(shard=2),
     "shard=2, reshard=False": Layout(shard=2, reshard=False),
     "tensor=2": Layout(tensor=2),
+    "context=2": Layout(context=2),
     "pipeline=2": Layout(pipeline=2, microbatches=MICROBATCHES),
 }
 
@@ -60,10 +71,10 @@ class Data:
         self.fetched: list[tuple[float, float]] = []
         self.loss = torch.zeros(())
 
-    def loader(self, parts: int, *, divided: bool = False) -> Any:
+    def loader(self, parts: int, *, divided: bool = False, part: int | None = None) -> Any:
         """Batches for one of so many processes; ``divided`` by torch's own sampler."""
         data: Any = self.windows
-        sampler = DistributedSampler(data, parts, shuffle=False) if divided else None
+        sampler = DistributedSampler(data, parts, part, shuffle=False) if divided else None
         return DataLoader(data, BATCH // parts, sampler=sampler, collate_fn=self._fetch)
 
     def compute_loss(self, scores: Tensor, windows: Tensor) -> Tensor:
@@ -115,9 +126,122 @@ def fsdp(data: Data) -> None:
 
 def _by_hand(model: nn.Module, data: Data) -> None:
     optimizer = adamw(model)
-    for windows in data.loader(2, divided=True):
+    for windows in data.loader(dist.get_world_size(), divided=True):
         optimizer.zero_grad()
         data.compute_loss(model(windows[:, :-1]), windows).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def _mesh(**sizes: int) -> DeviceMesh:
+    return init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
+
+
+def copied_shards(data: Data) -> None:
+    model, mesh = transformer(), _mesh(replicate=2, shard=2)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    _by_hand(model, data)
+
+
+def _split_layers(model: Any, mesh: DeviceMesh) -> None:
+    """Split layers by torch's own styles."""
+    once = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    layers = {f"attn.{name}": ColwiseParallel() for name in "qkv"} | {"mlp.up": ColwiseParallel()}
+    layers |= {"attn.o": RowwiseParallel(), "mlp.down": RowwiseParallel()}
+    plan = {f"blocks.*.{name}": style for name, style in layers.items()}
+    plan |= {"blocks.*.attn": once, "head": ColwiseParallel(output_layouts=Replicate())}
+    plan |= {"embed.tokens": RowwiseParallel(input_layouts=Replicate())}
+    parallelize_module(model, mesh, plan)
+
+
+def tensor(data: Data) -> None:
+    model = transformer()
+    _split_layers(model, _mesh(tensor=2))
+    _with_plain_parts(model, data, 1)
+
+
+def sharded_tensor(data: Data) -> None:
+    model, mesh = transformer(), _mesh(shard=2, tensor=2)
+    _split_layers(model, mesh["tensor"])
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["shard"])
+    fully_shard(model, mesh=mesh["shard"])
+    _with_plain_parts(model, data, 2, mesh["shard"].get_local_rank())
+
+
+def _with_plain_parts(model: nn.Module, data: Data, parts: int, part: int = 0) -> None:
+    """Train a model of which some parameters are split over more processes than others."""
+    groups = _groups(model)
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups], lr=1e-3)
+    for windows in data.loader(parts, divided=True, part=part):
+        optimizer.zero_grad()
+        data.compute_loss(model(windows[:, :-1]), windows).backward()
+        _clip(groups)
+        optimizer.step()
+
+
+def _groups(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters that torch can update and measure together."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        key = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        found.setdefault(key, []).append(parameter)
+    return [*found.values()]
+
+
+def _clip(groups: list[list[nn.Parameter]], group: Any = None) -> None:
+    square = torch.zeros(())
+    for parameters in groups:
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        square = square + norm.square()
+    if group is not None:
+        dist.all_reduce(square, group=group)
+    for parameters in groups:
+        clip_grads_with_norm_(parameters, 1.0, square.sqrt())
+
+
+class GatheredAttention(nn.Module):
+    """Attention of the positions of this process to those of all."""
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = attention.q, attention.k, attention.v, attention.o
+        self.head_dim = attention.head_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        everybody = dist.group.WORLD
+        k, v = (all_gather_tensor_autograd(one.contiguous(), 2, everybody) for one in (k, v))
+        rows = torch.arange(q.shape[2]) + dist.get_rank() * q.shape[2]
+        mask = rows[:, None] >= torch.arange(k.shape[2])
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.o(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+def context(data: Data) -> None:
+    """Run the blocks on parts of the sequence; scores and loss are complete, as in Stoker."""
+    model, rank = transformer(), dist.get_rank()
+    for block in model.blocks:
+        block.attn = GatheredAttention(block.attn)
+    optimizer = adamw(model)
+    for windows in data.loader(1):
+        optimizer.zero_grad()
+        part = model.embed(windows[:, :-1]).chunk(2, 1)[rank]
+        x = all_gather_tensor_autograd(model.blocks(part).contiguous(), 1, dist.group.WORLD)
+        data.compute_loss(model.head(model.norm(x)), windows).backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, dist.ReduceOp.AVG)
+        for gradient, mean in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(mean.view_as(gradient))
         clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -126,6 +250,29 @@ def pipeline(data: Data) -> None:
     model, rank = transformer(), dist.get_rank()
     parts = [model.get_submodule(name) for name in plan_stages(model, 2)[rank]]
     _pipeline_by_hand(nn.Sequential(*parts), data)
+
+
+def split_stages(data: Data) -> None:
+    """Stages of split layers."""
+    model, mesh = transformer(), _mesh(pipeline=2, tensor=2)
+    _split_layers(model, mesh["tensor"])
+    number = mesh["pipeline"].get_local_rank()
+    parts = [model.get_submodule(name) for name in plan_stages(model, 2)[number]]
+    _pipeline_by_hand(nn.Sequential(*parts), data, mesh.get_group("pipeline"))
+
+
+def sharded_stages(data: Data) -> None:
+    """Stages in shards."""
+    model, mesh = transformer(), _mesh(pipeline=2, shard=2)
+    number = mesh["pipeline"].get_local_rank()
+    parts = [model.get_submodule(name) for name in plan_stages(model, 2)[number]]
+    stage = nn.Sequential(*parts)
+    for part in parts:
+        if any(part is block for block in model.blocks):
+            fully_shard(part, mesh=mesh["shard"])
+    fully_shard(stage, mesh=mesh["shard"])
+    shard = (2, mesh["shard"].get_local_rank())
+    _pipeline_by_hand(stage, data, mesh.get_group("pipeline"), shard)
 
 
 class LlamaStage(nn.Module):
@@ -160,19 +307,19 @@ def llama_by_hand(data: Data) -> None:
     _pipeline_by_hand(LlamaStage(llama(), dist.get_rank()), data)
 
 
-def _pipeline_by_hand(stage: nn.Module, data: Data) -> None:
-    rank = dist.get_rank()
-    optimizer = adamw(stage)
-    piped = pipelining.PipelineStage(stage, rank, 2, torch.device("cpu"))
+def _pipeline_by_hand(
+    stage: nn.Module, data: Data, group: Any = None, part: tuple[int, int] = (1, 0)
+) -> None:
+    number = dist.get_rank(group)
+    groups = _groups(stage)
+    optimizer = torch.optim.AdamW([{"params": one} for one in groups], lr=1e-3)
+    piped = pipelining.PipelineStage(stage, number, 2, torch.device("cpu"), group=group)
     schedule = pipelining.Schedule1F1B(piped, MICROBATCHES, loss_fn=data.compute_loss)
-    for windows in data.loader(1):
+    for windows in data.loader(part[0], divided=True, part=part[1]):
         optimizer.zero_grad()
-        given = [] if rank else [windows[:, :-1]]
-        schedule.step(*given, target=windows if rank else None, return_outputs=False)
-        gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-        square = get_total_norm(gradients).square()
-        dist.all_reduce(square)
-        clip_grads_with_norm_(stage.parameters(), 1.0, square.sqrt())
+        given = [] if number else [windows[:, :-1]]
+        schedule.step(*given, target=windows if number else None, return_outputs=False)
+        _clip(groups, group or dist.group.WORLD)
         optimizer.step()
 
 
@@ -216,31 +363,47 @@ class Terminal(io.StringIO):
         return True
 
 
-def against_hand(by_hand: Loop, layout: Layout) -> dict[str, Loop]:
+def bare(by_hand: Loop, by_stoker: Loop) -> dict[str, Loop]:
     return {
         "by hand": by_hand,
         "by hand again (noise)": by_hand,
-        "Trainer, nothing on": stoker(layout, list),
+        "Trainer, nothing on": by_stoker,
+    }
+
+
+def against_hand(by_hand: Loop, layout: Layout) -> dict[str, Loop]:
+    return bare(by_hand, stoker(layout, list)) | {
         "Trainer, defaults": stoker(layout, hooks.default),
         "Trainer, defaults, loss by tokens": stoker(layout, hooks.default, by_tokens=True),
     }
 
 
-COMPARISONS = {
-    "DistributedDataParallel": against_hand(ddp, LAYOUTS["replicate=2"]),
-    "fully_shard": against_hand(fsdp, LAYOUTS["shard=2"]),
-    "torch.distributed.pipelining, 1f1b": against_hand(pipeline, LAYOUTS["pipeline=2"]),
+def of_four(by_hand: Loop, layout: Layout) -> tuple[int, dict[str, Loop]]:
+    return 4, bare(by_hand, stoker(layout, list))
+
+
+PIPED = {"pipeline": 2, "microbatches": MICROBATCHES}
+COMPARISONS: dict[str, tuple[int, dict[str, Loop]]] = {
+    "replicate=2": (2, against_hand(ddp, LAYOUTS["replicate=2"])),
+    "shard=2": (2, against_hand(fsdp, LAYOUTS["shard=2"])),
+    "tensor=2": (2, against_hand(tensor, LAYOUTS["tensor=2"])),
+    "context=2": (2, against_hand(context, LAYOUTS["context=2"])),
+    "pipeline=2": (2, against_hand(pipeline, LAYOUTS["pipeline=2"])),
+    "replicate=2, shard=2": of_four(copied_shards, Layout(replicate=2, shard=2)),
+    "shard=2, tensor=2": of_four(sharded_tensor, Layout(shard=2, tensor=2)),
+    "pipeline=2, tensor=2": of_four(split_stages, Layout(**PIPED, tensor=2)),
+    "pipeline=2, shard=2": of_four(sharded_stages, Layout(**PIPED, shard=2)),
 }
 if find_spec("transformers") is not None:
-    COMPARISONS["a Llama of transformers, 1f1b"] = {
-        "by hand": llama_by_hand,
-        "by hand again (noise)": llama_by_hand,
-        "Trainer, nothing on": llama_by_stoker,
-    }
+    COMPARISONS["a Llama of transformers, pipeline=2"] = (2, bare(llama_by_hand, llama_by_stoker))
 
 
-def step_times(rounds: int, steps: int) -> None:
-    for name, loops in COMPARISONS.items():
+def step_times(processes: int, only: list[str], short: bool, rounds: int, steps: int) -> None:
+    for name in only:
+        count, loops = COMPARISONS[name]
+        if count != processes:
+            continue
+        loops = {n: loop for n, loop in loops.items() if not short or "defaults" not in n}
         report(f"\n{name}: ms per step ({rounds} rounds of {steps - 1 - WARM} steps)")
         titles = ("quarter", "median", "ratio", "of medians", "of processors")
         report(f"  {'':36}{''.join(f'{title:>14}' for title in titles)}")
@@ -251,6 +414,8 @@ def step_times(rounds: int, steps: int) -> None:
             ratios = (quarter / base[0], median / base[1], spent / base[2])
             shown = "".join(f"{ratio:14.3f}" for ratio in ratios)
             report(f"  {variant:36}{quarter:14.2f}{median:14.2f}{shown}")
+    if processes != 2 or short:
+        return
     report(f"\nEvery layout: ms per step of {BATCH} windows, quickest quarter and median")
     measured = timed(
         {name: stoker(layout, list) for name, layout in LAYOUTS.items()}, rounds, steps
@@ -286,8 +451,10 @@ def timed(loops: dict[str, Loop], rounds: int, steps: int) -> dict[str, Times]:
             if round_number:  # the first one warms up
                 measured[name].steps += data.step_times()
                 measured[name].spent.append(spent)
-        if len(losses) > 1 and dist.get_rank() == 1:
-            warnings.warn(f"the losses differ: {losses}", stacklevel=2)
+        differ = torch.tensor(len(losses) > 1).int()
+        dist.all_reduce(differ, dist.ReduceOp.MAX)
+        if differ:
+            report("  THE LOSSES DIFFER: these loops do not train the same")
     return measured
 
 
@@ -320,8 +487,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--only", help="names of comparisons, separated by semicolons")
+    parser.add_argument("--short", action="store_true", help="without default hooks and the table")
     options = parser.parse_args()
-    together(2, step_times, options.rounds, options.steps)
+    only = [*COMPARISONS] if options.only is None else options.only.split(";")
+    if unknown := {*only} - {*COMPARISONS}:
+        parser.error(f"unknown {sorted(unknown)}: choose from {'; '.join(COMPARISONS)}")
+    for processes in sorted({COMPARISONS[name][0] for name in only}):
+        together(
+            processes, step_times, processes, only, options.short, options.rounds, options.steps
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ wall time and of processor time, which a busy machine distorts less.
 The others are installed into a virtual environment of their own, with the project's torch.
 
     python benchmarks/streams.py [--records 100000] [--size 1000] [--rounds 3] [--resume 1000000]
-        [--seek 10000000] [--raw-only]
+        [--seek 10000000] [--raw-only] [--data FOLDER]
+
+The data is written to a temporary folder, or once to that of ``--data``.
 """
 
 import argparse
@@ -64,7 +66,8 @@ def parts(records: int) -> Iterator[tuple[int, range]]:
 
 
 def write(folder: Path, records: int, size: int, kinds: set[str]) -> None:
-    for part, numbers in parts(records):
+    kinds = {kind for kind in kinds if not (folder / kind).exists()}
+    for part, numbers in parts(records) if kinds - {"mds", "litdata"} else ():
         rows = [record(number, size) for number in numbers]
         if "jsonl" in kinds:
             lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -300,7 +303,7 @@ def seek_times(folder: Path, position: int) -> None:
     """Print how long it takes to open a stream with an index and read one record far inside."""
     from stoker import data
 
-    for part, numbers in parts(position + 100_000):
+    for part, numbers in parts(position + 100_000) if not (folder / "text").exists() else ():
         path = _file(folder, "text", part, "txt")
         path.write_text("".join(f"{number:019}\n" for number in numbers))
     data.stream(folder / "text")
@@ -378,10 +381,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0 leaves out the throughput")
     parser.add_argument("--resume", type=int, default=1_000_000, help="0 leaves this part out")
     parser.add_argument("--seek", type=int, default=10_000_000, help="0 leaves this part out")
     parser.add_argument("--raw-only", action="store_true", help="compare with raw reading alone")
+    parser.add_argument("--data", type=Path, help="keep the data in this folder")
     parser.add_argument("--without", action="append", default=[], choices=("mds", "litdata"))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--env", type=Path, default=cache / "stoker" / ".venv-streams")
@@ -391,15 +395,17 @@ def main() -> None:
         python = Path(sys.executable) if options.raw_only else environment(options.env)
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         sys.exit(subprocess.call([python, __file__, "--in-env", *sys.argv[1:]], env=env))
-    folder = Path(tempfile.mkdtemp(prefix="stoker-streams-"))
+    folder = options.data or Path(tempfile.mkdtemp(prefix="stoker-streams-"))
     try:
-        throughput(folder / "throughput", options)
+        if options.rounds:
+            throughput(folder / "throughput", options)
         if options.resume and not options.raw_only:
             resume_times(folder / "resume", options)
         if options.seek:
             seek_times(folder / "seek", options.seek)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if options.data is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

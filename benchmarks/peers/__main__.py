@@ -1,8 +1,9 @@
 """Compare Stoker with other trainers: the cost of a step, a save, a start and a complete job.
 
-    python benchmarks/peers                                   everything, about ten minutes
+    python benchmarks/peers                                   the cost of steps, ten minutes
+    python benchmarks/peers --scenarios k,l                   realistic work, and restarts
     python benchmarks/peers --scenarios a,b --only plain,stoker --here
-    python benchmarks/peers --write                           and write docs/benchmarks.md
+    python benchmarks/peers --write                           and write docs/benchmarks
 
 The first run creates an environment for each peer, which takes longer. Progress goes to standard
 error, the tables to standard output. Ctrl-C ends it and prints the results so far.
@@ -22,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import page
+import publish
 from envs import PEERS, ROOT, Peer, UnavailableError, default_folder, python_of, version_of
 from process import HERE, Started, Worker
 from scenarios import LETTERS, SCENARIOS, Scenario
 
+KEYS = sorted({*LETTERS, *(scenario.key for scenario in SCENARIOS)})
+OF_STEPS = ",".join(sorted({one.letter for one in SCENARIOS if one.page == "steps"}))
 AGAIN = Peer("plain PyTorch again", "plain", "torch")
 COMMAND = Peer("`stoker train`", "stoker", "")
 
@@ -58,16 +62,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=400, help="steps in a round")
     parser.add_argument("--memory-steps", type=int, default=8_000, help="steps of (h)")
     parser.add_argument("--only", default="", metavar="PEER,…", help=", ".join(known))
-    parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(LETTERS))
+    parser.add_argument("--scenarios", default="", metavar="a,b,…", help=", ".join(KEYS))
     parser.add_argument("--envs", type=Path, default=default_folder(), help="their folder")
     parser.add_argument("--here", action="store_true", help="create none and use this Python")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/benchmarks/steps.md")
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--json", type=Path, help="keep every answer in this file")
     parser.add_argument("--merge", type=Path, help="add the other scenarios of such a file")
     options = parser.parse_args()
     options.only = names(options.only, known, "peer")
-    options.scenarios = names(options.scenarios, LETTERS, "scenario")
+    options.scenarios = names(options.scenarios or OF_STEPS, KEYS, "scenario")
     return options
 
 
@@ -77,14 +81,15 @@ class Comparison:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.peers = [peer for peer in PEERS if peer.module in options.only]
-        self.scenarios = [s for s in SCENARIOS if s.letter in options.scenarios]
+        chosen = {*options.scenarios}
+        self.scenarios = [s for s in SCENARIOS if chosen & {s.letter, s.key}]
         self.workers: dict[str, Worker] = {}
         self.pythons: dict[str, Path] = {}
         self._began = self._saved = time.monotonic()
         before = json.loads(options.merge.read_text()) if options.merge else {}
         self.found: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/peers", *shown(sys.argv[1:])]),
-            "machine": page.machine(),
+            "machine": publish.machine(),
             "load": os.getloadavg()[0],
             "steps": options.steps,
             "memory_steps": options.memory_steps,
@@ -199,6 +204,9 @@ class Comparison:
                 of = self.options.fresh_rounds
                 log(f"round {number} of {of}: ({scenario.key}) {scenario.title}")
                 peers = list(self.peers)
+                if "plain PyTorch" in self.pythons:
+                    self.pythons[AGAIN.name] = self.pythons["plain PyTorch"]
+                    peers.insert(1, AGAIN)
                 if has_config(scenario) and "Stoker" in self.pythons:
                     peers.insert([peer.module for peer in peers].index("stoker") + 1, COMMAND)
                 for peer in self.remaining(scenario, peers):
@@ -341,11 +349,22 @@ def main() -> None:
     finally:
         comparison.close()
         comparison.save()
+        write(comparison, options)
+
+
+def write(comparison: Comparison, options: argparse.Namespace) -> None:
+    """Print the page of steps, if it was measured, and the tables of other pages."""
+    found = comparison.found
+    if any(scenario.page == "steps" for scenario in comparison.scenarios):
         text = comparison.text()
         print(text)
         if options.write:
             options.page.write_text(text)
             log(f"written: {options.page}")
+        if options.write and not options.here:
+            publish.store("steps", page.steps_record(found, SCENARIOS), found["command"])
+    for name, tables in page.other_tables(found, SCENARIOS).items():
+        publish.finish(name, tables, write=options.write)
 
 
 if __name__ == "__main__":

@@ -33,4 +33,4 @@ def task(watch: Watch) -> Work:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2, fused=True)
     loader = DataLoader(train, 64, shuffle=True)
-    return Work(watch, model, optimizer, loader, held_out(test, 200), 3, 64, CLASSES)
+    return Work(watch, model, optimizer, loader, held_out(test, 200), 3, 64, CLASSES, losses=True)

@@ -19,4 +19,4 @@ def task(watch: Watch) -> Work:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     train = DataLoader(Subset(parts["train"], range(128)), 8, shuffle=True)
     test = held_out(Subset(parts["test"], range(32)), 16)
-    return Work(watch, model, optimizer, train, test, 2, 8, letters)
+    return Work(watch, model, optimizer, train, test, 2, 8, letters, losses=True)

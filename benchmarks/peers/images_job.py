@@ -12,13 +12,14 @@ CLASSES, PAD = 10, 4
 
 
 class Images(Dataset[Any]):
-    """Noisy patterns, one per class. For training, each is shifted and mirrored at random."""
+    """Noisy blobs of colour, a pattern per class; for training, shifted and mirrored at random."""
 
     def __init__(self, count: int, seed: int, augment: bool) -> None:
         generator = torch.Generator().manual_seed(seed)
-        patterns = torch.randn(CLASSES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        coarse = torch.randn(CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+        patterns = nn.functional.interpolate(coarse, (32, 32), mode="bilinear")
         self.labels = torch.randint(0, CLASSES, (count,), generator=generator)
-        noise = torch.randn(count, 3, 32, 32, generator=generator)
+        noise = 2 * torch.randn(count, 3, 32, 32, generator=generator)
         self.pixels = patterns[self.labels] + noise
         self.augment = augment
 
@@ -68,6 +69,6 @@ def task(watch: Watch) -> Work:
     train, test = data()
     torch.manual_seed(0)
     model = Watched(net(), watch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, foreach=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, foreach=True)
     loader = DataLoader(train, 64, shuffle=True, num_workers=2, persistent_workers=True)
-    return Work(watch, model, optimizer, loader, held_out(test, 200), 3, 64, CLASSES)
+    return Work(watch, model, optimizer, loader, held_out(test, 200), 3, 64, CLASSES, losses=True)

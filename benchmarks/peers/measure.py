@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -235,6 +236,44 @@ def first_step(peer: Any, folder: Path) -> dict[str, Any]:
     return seen
 
 
+class LossCurve:
+    """Measure the validation loss after each epoch, outside the time of the peer.
+
+    An epoch ends with the first call of the model without gradients.
+    """
+
+    def __init__(self, task: Work) -> None:
+        self._task, self._batch = task, task.val_data.batch_size
+        self._trained = False
+        self.began = self.paused = self.paused_cpu = 0.0
+        self.points: list[tuple[float, float]] = []
+
+    def __call__(self) -> None:
+        if torch.is_grad_enabled():
+            self.began = self.began or time.perf_counter()
+            self._trained = True
+        elif self._trained:
+            self._trained = False
+            before, cpu = time.perf_counter(), time.process_time()
+            self.points.append((before - self.began - self.paused, self._loss()))
+            self.paused += time.perf_counter() - before
+            self.paused_cpu += time.process_time() - cpu
+
+    def _loss(self) -> float:
+        layers: Any = self._task.model.layers
+        modes = [(module, module.training) for module in layers.modules()]
+        layers.eval()
+        total, count = 0.0, 0
+        batches = work.held_out(self._task.val_data.dataset, self._batch)
+        with torch.no_grad():
+            for x, y in batches:
+                total += self._task.criterion(layers(x), y).item() * len(y)
+                count += len(y)
+        for module, mode in modes:
+            module.training = mode
+        return total / count
+
+
 def job(peer: Any, folder: Path, name: str) -> dict[str, Any]:
     call = function(peer, "job")
     if name in getattr(peer, "NO_JOB", {}):
@@ -244,12 +283,18 @@ def job(peer: Any, folder: Path, name: str) -> dict[str, Any]:
     watch.at[1] = lambda: seen.update(began=time.perf_counter())
     task = import_module(f"{name}_job").task(watch)
     task.folder = folder
+    curve = LossCurve(task) if task.losses else None
+    if curve is not None:
+        sys.model_called = curve  # type: ignore[attr-defined]
     result = call(task)
     trained = time.perf_counter() - seen["began"]
     print(f"held-out accuracy: {result:.1%}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    found = {"result": result, "weights": digest(task)}
-    return {**found, "epoch_s": trained / task.epochs, "peak_mb": peak}
+    found = {"result": result, "weights": digest(task), "peak_mb": peak}
+    if curve is not None:
+        trained -= curve.paused
+        found |= {"paused_cpu": curve.paused_cpu, "losses": curve.points}
+    return {**found, "epoch_s": trained / task.epochs}
 
 
 def digest(task: Work) -> str:

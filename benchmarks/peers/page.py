@@ -1,8 +1,8 @@
-"""The page docs/benchmarks.md: the setup and the tables of results."""
+"""The page docs/benchmarks/steps.md, and the tables of other pages."""
 
-import os
 import platform
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,15 @@ from statistics import median
 from typing import Any
 
 from envs import Peer
-from scenarios import Answer, Answers, Scenario, of, times
+from scenarios import Answer, Answers, Scenario, goal_of, of, times
+
+sys.path.insert(1, str(Path(__file__).parent.parent))
+import publish
+
+PLAIN, AGAIN = "plain PyTorch", "plain PyTorch again"
 
 INTRO = """\
-# Benchmarks
+# The cost of a step, compared with ten trainers
 
 After this page you know what a step, a save, a start and a complete job cost with Stoker, with the
 plain loop, and with ten other trainers: the same model, data, seed and settings, in interleaved
@@ -34,6 +39,8 @@ another process, shows the noise. Differences in the trained weights are reporte
   because the speed of the machine varies between rounds. Rows are sorted by it, fastest first.
 """
 
+PICTURE = "![Ratios to the plain loop](../images/bench-steps.png)\n"
+
 SUMMARY = """\
 Each column is a table below: the ratio to the plain loop (of a step, a start, a save or a job); for
 (g2) whether the run ends at the same bits, for (h) megabytes per 200,000 steps.
@@ -47,10 +54,11 @@ scikit-learn from one more environment (through a `.pth` file), so that versions
 
 def write(found: dict[str, Any], scenarios: list[Scenario], peers: list[Peer]) -> str:
     """Return the complete page in Markdown."""
-    parts = [INTRO.format(command=_command(found)), *_setting(found, peers)]
+    parts = [INTRO.format(command=_command(found)), PICTURE, *_setting(found, peers)]
     if found["interrupted"]:
         parts.append("**This run was interrupted: the tables show the results until then.**\n")
-    tables = [_fill(s, found) for s in scenarios if s.key in found["answers"]]
+    shown = [s for s in scenarios if s.page == "steps" and s.key in found["answers"]]
+    tables = [_fill(s, found) for s in shown]
     if len(tables) > 1:
         parts += _summary(tables, peers)
     for table in tables:
@@ -167,12 +175,90 @@ def _plain(reason: str) -> str:
     return " ".join(tokens).replace("|", "/").rstrip(".")[:200]
 
 
-def machine() -> str:
-    """Describe the machine: its cores and their model."""
-    kind = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        kind = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{os.cpu_count()} cores, {kind}, {platform.system()}"
+# Tables of other pages
+
+
+def other_tables(found: dict[str, Any], scenarios: list[Scenario]) -> dict[str, list[Any]]:
+    """Return the tables that belong to other pages, by page."""
+    tables: dict[str, list[Any]] = {}
+    for scenario in scenarios:
+        if scenario.page != "steps" and scenario.key in found["answers"]:
+            tables.setdefault(scenario.page, []).append(_published(scenario, found))
+    return tables
+
+
+def _published(scenario: Scenario, found: dict[str, Any]) -> publish.Table:
+    table = _fill(scenario, found)
+    answers = found["answers"][scenario.key]
+    rows = [[name, *cells] for name, cells in table.cells.items()]
+    rows += [[name, *("–" for _ in scenario.columns)] for name in table.notes]
+    plain = _good(answers.get(PLAIN, []))
+    ratios = {name: times(scenario.order, _good(answers[name]), plain) for name in table.cells}
+    again = _good(answers.get(AGAIN, []))
+    pairs = zip(of(scenario.order, again), of(scenario.order, plain), strict=False)
+    apart = [mine / theirs for mine, theirs in pairs]
+    noise = median(abs(one - 1) for one in apart) if apart else 0.0
+    text = scenario.text
+    if plain and "losses" in plain[0]:
+        text += f" The validation loss to reach is {goal_of(plain):.4g}."
+    if table.notes:
+        text += " Without figures: "
+        text += "; ".join(f"{name}: {why}" for name, why in table.notes.items()) + "."
+    told = [f"{one:.3f}" for one in sorted(apart)]
+    return publish.Table(
+        scenario.title,
+        text,
+        [*scenario.columns],
+        rows,
+        f"the plain loop compared with itself, in {len(apart)} rounds: {', '.join(told)} ×",
+        ratios,
+        "× the plain loop",
+        1.0,
+        [*_findings(scenario, ratios, noise)],
+        command=found["command"],
+    )
+
+
+def _findings(
+    scenario: Scenario, ratios: dict[str, float], noise: float
+) -> Iterator[publish.Finding]:
+    if "Stoker" not in ratios:
+        return
+    mine = ratios["Stoker"]
+    others = [one for name, one in ratios.items() if name not in (PLAIN, AGAIN, "Stoker")]
+    text = f"{mine:.2f} × (noise {noise:.2f})"
+    if others:
+        text += f", others {min(others):.2f} to {max(others):.2f} ×"
+    first = not others or mine <= min(others)
+    limit = 0.6 if scenario.page == "failure" else 1.0
+    target = f"≤ {limit:.2f} ×, first"
+    yield publish.Finding(scenario.title, text, target, mine <= limit + noise and first)
+
+
+def steps_record(found: dict[str, Any], scenarios: list[Scenario]) -> list[publish.Table]:
+    """Return what the summary and the picture show of the page of steps."""
+    tables = []
+    for scenario in scenarios:
+        if scenario.key not in ("a", "c", "g1") or scenario.key not in found["answers"]:
+            continue
+        table = _fill(scenario, found)
+        place = scenario.columns.index("× plain")
+        ratios = {name: float(cells[place]) for name, cells in table.cells.items()}
+        tables.append(record_of(scenario.key, scenario.title, ratios))
+    return tables
+
+
+def record_of(key: str, title: str, ratios: dict[str, float]) -> publish.Table:
+    """Return a table without rows, for the picture and the summary."""
+    others = [one for name, one in ratios.items() if name not in (PLAIN, AGAIN, "Stoker")]
+    text = f"{ratios['Stoker']:.2f} ×, others {min(others):.2f} to {max(others):.2f} ×"
+    question = {
+        "a": "A step of a tiny model, everything off",
+        "c": "… with default settings",
+        "g1": "How long a save of 51 MB blocks",
+    }[key]
+    best = ratios["Stoker"] <= min(others)
+    finding = publish.Finding(question, text, "first", best)
+    bars = {name: ratios[name] for name in sorted(ratios, key=lambda name: ratios[name])}
+    unit = "× the plain loop"
+    return publish.Table(title, "", [], [], "", bars, unit, 1.0, [finding])

@@ -6,6 +6,7 @@ measured in the same way, from within.
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,11 @@ class Batches(Iterable[Any], Sized, Protocol):
 
 
 class Watch:
-    """Count the calls of the model, and run functions at given calls."""
+    """Count the calls of the model, and run functions at given calls.
+
+    ``sys.model_called`` is told of each call, if it is set. Trainers that look for state to save do
+    not look there, so that it costs them nothing.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -34,6 +39,8 @@ class Watch:
         self.calls += 1
         if self.calls in self.at:
             self.at[self.calls]()
+        if hasattr(sys, "model_called"):
+            sys.model_called()
 
 
 class Watched(nn.Module):
@@ -56,7 +63,8 @@ class Watched(nn.Module):
 class Work:
     """A training. Some peers need ``batch_size`` and ``classes``.
 
-    ``by_hand`` are the batches as a careful person writes them, for the plain loop.
+    ``by_hand`` are the batches as a careful person writes them, for the plain loop; ``losses`` says
+    whether the validation loss after each epoch is measured.
     """
 
     watch: Watch
@@ -70,6 +78,7 @@ class Work:
     criterion: nn.Module = field(default_factory=nn.CrossEntropyLoss)
     folder: Path = field(default_factory=Path)
     by_hand: Batches | None = None
+    losses: bool = False
 
     @property
     def dataset(self) -> Dataset[Any]:
