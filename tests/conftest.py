@@ -15,6 +15,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from support.sample import describe
+
 # Torch's compiler would fork helpers of its own, from processes that have threads.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -37,9 +39,24 @@ FORKING = {"testing", "resume", "checkpoint", "test_kills.py", "test_towhee_resu
 SPREAD = {"test_resume.py", "test_peers.py", "test_faults.py", "test_cookbook.py"}
 WAITING = {"test_stuck.py"}
 """Files whose tests wait for minutes, while other workers compute."""
+COSTS = {
+    "parallel/test_logical_ranks.py": 90,
+    "parallel/test_layouts.py": 45,
+    "parallel/test_hooks.py": 31,
+    "parallel/test_kills.py": 25,
+    "parallel/test_optimizers.py": 16,
+    "data/test_streams.py": 16,
+    "parallel/test_one_config.py": 12,
+}
+"""Seconds of processor time of the longest files: of those of a tier, they start first."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
+
+
+def pytest_report_header() -> str:
+    """Print the seed by which matrices of cases are sampled."""
+    return describe()
 
 
 @pytest.hookimpl(trylast=True)
@@ -94,17 +111,19 @@ def _let_pytest_know_the_group(item: pytest.Item) -> None:
         raise pytest.UsageError(f"xdist ignores the group {mark.args[0]!r} of {item.nodeid}")
 
 
-def _turn(item: pytest.Item) -> tuple[int, bool]:
+def _turn(item: pytest.Item) -> tuple[int, bool, int]:
     """Tests that fork come first, since threads do not survive a fork; then the longest ones.
 
     Among the tests of a cluster, those come first that start one themselves.
     """
+    cost = -COSTS.get(item.path.relative_to(TESTS).as_posix(), 0)
     if not FORKING.isdisjoint(item.path.parts):
-        return 0, False
+        return 0, False, cost
     if item.path.name in WAITING:
-        return 1, False
+        return 1, False, cost
     turns = (turn for turn, tier in enumerate(LONGEST, 1) if item.get_closest_marker(tier))
-    return next(turns, 9), not {"ray", "spark"}.isdisjoint(getattr(item, "fixturenames", ()))
+    shares = not {"ray", "spark"}.isdisjoint(getattr(item, "fixturenames", ()))
+    return next(turns, 9), shares, cost
 
 
 LONGEST = ("spark", "ray", "process", "browser", "slow")

@@ -41,12 +41,21 @@ from stoker.engine.compile import RecompilationLogger
 from support.stores import S3Server, environment
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("benchmarks/*.md")),
+]
 ALL_PAGES = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 SKIPPED = 0  # number of blocks that do not run; each fence gives the reason
 
-a_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-any_page = pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+
+def name_of(page: Path) -> str:
+    return f"benchmarks-{page.stem}" if page.parent.name == "benchmarks" else page.stem
+
+
+a_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+any_page = pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
 
 
 @dataclass

@@ -80,7 +80,8 @@ export class Plot {
     this.root.dataset["titles"] = `${AXIS_TITLES[display.axis]}, ${axisTitle(this.name)}`;
     if (!lines.some(({ curve }) => curve.y.some((value) => value !== null))) {
       this.destroy();
-      fill(this.#canvas, el("p", { class: "undrawn" }, "no finite values"));
+      const loaded = lines.some(({ curve }) => curve.y.length);
+      fill(this.#canvas, el("p", { class: "undrawn" }, loaded ? "no finite values" : "loading…"));
       fill(this.#reading);
       return;
     }

@@ -104,10 +104,10 @@ def served(root: Path, token: str | None = None, port: int = 0) -> Iterator[Serv
     server = _Server(settings, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(600)
     try:
         yield Served(at.getsockname()[1], root)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join()
         at.close()

@@ -44,13 +44,13 @@ class PseudoTerminal:
         self._marks += 1
         self._seen.clear()
         os.write(self.stream.fileno(), _MARK % self._marks)
-        assert self._seen.wait(30)
+        assert self._seen.wait(600)
         return [line.rstrip() for line in self._pyte.display if line.strip()]
 
     def close(self) -> None:
         """Close both sides."""
         self.stream.close()
-        self._reader.join(30)
+        self._reader.join()
         os.close(self._master)
 
     def _read(self) -> None:

@@ -47,7 +47,7 @@ class S3Server:
     def _create_bucket(self) -> None:
         while True:
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
                 connection.request("PUT", f"/{BUCKET}")
                 assert connection.getresponse().status == 200
                 return
@@ -151,7 +151,7 @@ class Proxy:
             body = body[: len(body) // 2]
             headers["Content-Length"] = str(len(body))
         self.sent += len(body)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         connection.request(request.command, request.path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
@@ -213,7 +213,7 @@ class Azurite:
         path = f"/{AZURE_ACCOUNT}/{BUCKET}?restype=container"
         while True:
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
                 connection.request("PUT", path, headers=headers)
                 answer = connection.getresponse()
                 assert answer.status == 201, answer.read()
