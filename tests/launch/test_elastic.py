@@ -10,9 +10,12 @@ import threading
 from time import sleep
 
 import pytest
+from torch.distributed import HashStore
 
 from stoker import launch
+from stoker.core.membership import JobStore, Progress
 from stoker.launch import RankFailed
+from stoker.launch.elastic import _Reports
 from stoker.launch.rank import result_of
 from support.sample import sample
 from support.tasks import elastic
@@ -95,6 +98,23 @@ def test_a_lost_connection_of_your_own_ends_the_job(tmp_path):
 def test_connections_of_others_stay_open(tmp_path):
     found = launch.run(elastic.open_while_connecting, tmp_path, nproc=2, elastic=(2, 2))
     assert found == (1, True)
+
+
+def test_a_process_may_be_lost_while_data_is_sent_to_it():
+    assert 1 not in launch.run(elastic.stop_in_transfer, nproc=2, elastic=(1, 2))
+
+
+def test_a_member_that_waits_for_a_former_group_is_stuck(monkeypatch):
+    monkeypatch.setattr("stoker.launch.elastic._STUCK", 0.0)
+    jobs = JobStore(HashStore())
+    reports = _Reports(jobs)
+    for member, (waiting, generation) in enumerate([(True, 1), (False, 1), (True, 2)]):
+        jobs.report(member, Progress(0, waiting, 0, generation))
+    reports.silent([0, 1, 2])
+    assert reports.stuck([0, 1, 2], newest=2) == []
+    sleep(0.01)
+    reports.silent([0, 1, 2])
+    assert reports.stuck([0, 1, 2], newest=2) == [0]
 
 
 def test_members_that_wait_for_each_other_end_the_job(monkeypatch, capfd):

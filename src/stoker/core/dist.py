@@ -6,14 +6,14 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as c10d
 
-from stoker.core.membership import Membership
+from stoker.core.membership import Membership, gather_objects
 
 T = TypeVar("T")
 
@@ -111,7 +111,9 @@ def disconnect() -> None:
     global _rank  # noqa: PLW0603
     _rank = 0
     _groups.clear()
-    if _connected():
+    if _membership is not None:
+        _membership.disconnect()
+    elif _connected():
         c10d.destroy_process_group()
 
 
@@ -217,7 +219,7 @@ def start_sum(number: float) -> Callable[[], float]:
     work = c10d.all_reduce(total, async_op=True)
 
     def wait() -> float:
-        work.wait()
+        wait_for(work)
         return float(total)
 
     return wait
@@ -241,7 +243,7 @@ def all_reduce_max(*numbers: float) -> list[float]:
 def _all_reduce(numbers: tuple[float, ...], operation: Any) -> list[float]:
     def reduced() -> list[float]:
         found = torch.tensor(numbers, dtype=torch.float64)
-        c10d.all_reduce(found, operation)
+        wait_for(c10d.all_reduce(found, operation, async_op=True))
         result: list[float] = found.tolist()
         return result
 
@@ -274,8 +276,10 @@ def _shares() -> bool:
 
 def wait_for(work: Any) -> None:
     """Wait for a collective that was started before."""
-    with nullcontext() if _membership is None else _membership.waits():
+    if _membership is None:
         work.wait()
+    else:
+        _membership.wait_for(work)
 
 
 def now() -> float:
@@ -366,6 +370,8 @@ def all_gather_object(value: Any) -> list[Any]:
     """Return the value of each rank, by rank. All ranks must call it."""
 
     def gathered() -> list[Any]:
+        if _membership is not None:
+            return gather_objects(value, wait_for)
         found: list[Any] = [None] * world_size()
         c10d.all_gather_object(found, value)
         return found
@@ -379,7 +385,7 @@ def all_gather_floats(*numbers: float) -> list[list[float]]:
     def gathered() -> list[list[float]]:
         found = torch.zeros(world_size(), len(numbers), dtype=torch.float64)
         found[rank()] = torch.tensor(numbers, dtype=torch.float64)
-        c10d.all_reduce(found)
+        wait_for(c10d.all_reduce(found, async_op=True))
         table: list[list[float]] = found.tolist()
         return table
 

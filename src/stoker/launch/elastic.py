@@ -23,6 +23,7 @@ _STOPPED = 1.0  # seconds after which a process that was stopped (SIGSTOP) is lo
 _MOST_FAILURES = 3  # replacements in a row that did not join
 _STALLED = 120.0  # seconds after which members that all wait form a new group
 _MOST_STALLS = 2  # new groups in a row that did not help
+_STUCK = 60.0  # seconds after which a member that still waits for a former group is lost
 _READ = 1.0  # seconds between two looks at what processes report
 _SILENT = 1800.0  # seconds after which a process that does not report is lost
 
@@ -194,6 +195,11 @@ class ElasticJob:
         for member in self._reports.silent([*pids]):
             print(f"member {member} has not reported for {_SILENT:g} s", file=sys.stderr)
             os.kill(pids[member], signal.SIGKILL)
+        for member in self._reports.stuck(
+            [m for m in self._members if m in pids], self._generation
+        ):
+            print(f"member {member} still waits for a former group", file=sys.stderr)
+            os.kill(pids[member], signal.SIGKILL)
         members = [member for member in self._members if member in pids]
         seconds = self._reports.stalled(members) if members else 0.0
         if not seconds:
@@ -260,6 +266,7 @@ class _Reports:
         self._jobs = jobs
         self._clock, self._last, self._due = 0.0, time.monotonic(), 0.0
         self._reports: dict[int, tuple[Progress | None, float]] = {}
+        self._stuck: dict[int, float] = {}
         self._state: Any = None
         self._since, self._furthest, self.stalls = 0.0, -1, 0
 
@@ -275,6 +282,19 @@ class _Reports:
             if member not in self._reports or self._reports[member][0] != found:
                 self._reports[member] = found, self._clock
         return [m for m in running if self._clock - self._reports[m][1] > _SILENT]
+
+    def stuck(self, members: Sequence[int], newest: int) -> list[int]:
+        """Return the members that wait for a group older than the newest, for too long.
+
+        A wait of Stoker ends with its generation; one in a collective of the user's own may not.
+        """
+        for member in members:
+            report = self._reports.get(member, (None, 0.0))[0]
+            if report is not None and report.waiting and report.generation < newest:
+                self._stuck.setdefault(member, self._clock)
+            else:
+                self._stuck.pop(member, None)
+        return [m for m in members if self._clock - self._stuck.get(m, self._clock) > _STUCK]
 
     def stalled(self, members: Sequence[int]) -> float:
         """Return for how many seconds all members have waited, if that is too long; else 0."""

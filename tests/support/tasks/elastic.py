@@ -123,6 +123,24 @@ def open_while_connecting(folder: Path) -> tuple[int, bool]:
     return members.generation, bool(own[0].check(["generation/0"]))
 
 
+def stop_in_transfer() -> list[int]:
+    """Stop a process while another one sends to it, and return the members after that."""
+    dist.connect()
+    members = dist.members()
+    assert members is not None
+    large = torch.ones(30_000_000)
+
+    def sent() -> None:
+        if members.member == 1:
+            threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+        dist.wait_for(c10d.broadcast(large, 0, async_op=True))
+
+    while members.generation == 0:
+        dist.barrier()
+        dist.collective(sent, None)
+    return members.members
+
+
 def wait_for_each_other() -> None:
     """Wait on one process for what the other one never does."""
     dist.connect()

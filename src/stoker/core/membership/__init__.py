@@ -14,6 +14,7 @@ turned into the next one. The members report to the launcher whether they wait: 
 generation if all of them do for too long, and ends the job if that does not help.
 """
 
+from stoker.core.membership.group import gather_objects
 from stoker.core.membership.job_store import JOINS, MEMBER, SECRET, JobStore, Progress
 from stoker.core.membership.member import Change, Membership, Regrouped
 
@@ -26,4 +27,5 @@ __all__ = [
     "Membership",
     "Progress",
     "Regrouped",
+    "gather_objects",
 ]

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pickle
 import socket
 import threading
 import time
@@ -20,6 +21,8 @@ _log = logging.getLogger("stoker")  # `core.log` needs the rank, and so this mod
 POLL = 0.004
 """Seconds between two looks at the store while the members form a group."""
 _OPERATION = timedelta(days=7)  # `shut` ends an operation, not a timeout
+_LOOK = timedelta(seconds=0.25)  # between two looks whether an operation can still end
+_LAST = 0.5  # seconds for an operation to end after gloo has closed the connections
 
 
 class MemberGroup:
@@ -32,6 +35,7 @@ class MemberGroup:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
+        self._inodes: set[str] = set()
         self._generation = 0
 
     def connect(
@@ -80,7 +84,9 @@ class MemberGroup:
         ends = {tuple(end) for text in store.multi_get(keys) for end in json.loads(text)}
         with self._lock:
             self._generation = generation
-            self._sockets = [one.socket for one in new if one.peer in ends]
+            members = [one for one in new if one.peer in ends]
+            self._sockets = [one.socket for one in members]
+            self._inodes = {one.inode for one in members}
         return len(self._sockets) >= world_size - 1
 
     def shut(self, newest: int) -> None:
@@ -95,10 +101,57 @@ class MemberGroup:
             self._sockets = []
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group. It is freed in the background, since that waits for its operations."""
         self.shut(self._generation + 1)
         if c10d.is_initialized():
+            last = [c10d.group.WORLD]
             c10d.destroy_process_group()
+            threading.Thread(target=last.clear, daemon=True, name="stoker-old-group").start()
+
+    def wait(self, work: Any) -> None:
+        """Wait for an operation of the group, as long as it can end.
+
+        An operation whose data gloo was sending when the connection was lost never ends: gloo
+        tells only those that have not begun to send, and those that receive.
+
+        Raises:
+            RuntimeError: it failed, or gloo has closed the connections and it does not end.
+        """
+        closed = float("inf")
+        while not work.is_completed():
+            try:
+                work.wait(_LOOK)
+            except RuntimeError:
+                closed = min(closed, time.monotonic()) if self._is_closed() else closed
+                if time.monotonic() - closed > _LAST and not work.is_completed():
+                    raise RuntimeError("gloo/ does not end an operation") from None
+        work.wait()
+
+    def _is_closed(self) -> bool:
+        """Return whether gloo has closed all connections to the other members."""
+        with self._lock:
+            is_shut = not self._sockets
+        return is_shut and self._inodes.isdisjoint(inode for _, inode in _open_sockets())
+
+
+def gather_objects(value: Any, wait: Callable[[Any], None]) -> list[Any]:
+    """Return the value of each member, by rank.
+
+    Args:
+        value: that of this process.
+        wait: waits for an operation.
+    """
+    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    world_size, rank = c10d.get_world_size(), c10d.get_rank()
+    sizes = torch.zeros(world_size, dtype=torch.int64)
+    sizes[rank] = len(data)
+    wait(c10d.all_reduce(sizes, async_op=True))
+    padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+    padded[: len(data)] = data
+    found = [torch.empty_like(padded) for _ in range(world_size)]
+    wait(c10d.all_gather(found, padded, async_op=True))
+    pairs = zip(found, sizes.tolist(), strict=True)
+    return [pickle.loads(one[:size].numpy().tobytes()) for one, size in pairs]
 
 
 def is_lost_connection(error: BaseException | None) -> bool:
@@ -125,6 +178,7 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 
 class _Connection(NamedTuple):
     socket: socket.socket
+    inode: str
     local: tuple[str, int]
     peer: tuple[str, int]
 
@@ -141,7 +195,7 @@ def _connections(before: set[str]) -> Iterator[_Connection]:
             except OSError:
                 local = peer = ""
             if isinstance(peer, tuple):
-                yield _Connection(one, _address(local), _address(peer))
+                yield _Connection(one, inode, _address(local), _address(peer))
             else:
                 one.close()
 

@@ -13,7 +13,12 @@ from typing import Any, TypeVar
 import torch.distributed
 
 from stoker.core.errors import Preempted, StokerError
-from stoker.core.membership.group import POLL, MemberGroup, is_lost_connection
+from stoker.core.membership.group import (
+    POLL,
+    MemberGroup,
+    gather_objects,
+    is_lost_connection,
+)
 from stoker.core.membership.job_store import JOINS, MEMBER, JobStore, Progress
 from stoker.core.membership.joining import Head, Offer, StateReceiver, send_state
 
@@ -152,6 +157,15 @@ class Membership:
             yield
         finally:
             self.waiting = before
+
+    def wait_for(self, work: Any) -> None:
+        """Wait for an operation of all members."""
+        with self.waits():
+            self._group.wait(work)
+
+    def disconnect(self) -> None:
+        """Close the connections to the other members."""
+        self._group.close()
 
     @property
     def _is_over(self) -> bool:
@@ -406,8 +420,7 @@ class Membership:
             sent = self._send_state(first, capture) if self.rank == 0 else []
             found: list[list[int]] = [sent]
             if len(self.members) > 1:
-                found = [[] for _ in self.members]
-                c10d.all_gather_object(found, sent)
+                found = gather_objects(sent, self.wait_for)
             return found[0]
 
         lost = self.lost_seconds

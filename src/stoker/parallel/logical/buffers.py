@@ -45,9 +45,9 @@ def send_from_first(tensors: Sequence[Tensor]) -> None:
     def sent() -> list[Tensor]:
         flats = [torch.cat([one.detach().reshape(-1) for one in same]) for same in groups]
         for flat in flats:
-            c10d.broadcast(flat, 0)
+            dist.wait_for(c10d.broadcast(flat, 0, async_op=True))
         if dist.members() is not None:
-            c10d.barrier()
+            dist.wait_for(c10d.barrier(async_op=True))
         return flats
 
     nothing: list[Tensor] = []

@@ -30,7 +30,7 @@ def gather_rows(own: Tensor, ranks: range, total: int) -> Tensor:
     found = torch.zeros(total, *own.shape[1:], dtype=own.dtype)
     found[ranks.start : ranks.stop] = own
     if dist.world_size() > 1:
-        c10d.all_reduce(found)  # adds zeros, which changes nothing
+        dist.wait_for(c10d.all_reduce(found, async_op=True))  # adds zeros, which changes nothing
     return found
 
 
