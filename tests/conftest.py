@@ -50,6 +50,8 @@ COSTS = {
 }
 """Seconds of processor time of the longest files: of those of a tier, they start first."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
+HARMLESS = ("git", "fc-list")
+"""Programs that any test may start: a run notes its commit, and matplotlib looks for fonts, once."""
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
 
@@ -132,7 +134,7 @@ LONGEST = ("spark", "ray", "process", "browser", "slow")
 def _note_process(event: str, args: tuple[object, ...]) -> None:
     if event == "subprocess.Popen":
         command = str(args[0] or args[1])
-        if "git" not in command:  # a run notes the commit it was started from
+        if not any(name in command for name in HARMLESS):
             STARTED.append(command)
     elif event in {"os.fork", "os.forkpty", "os.posix_spawn", "support.pool.run"}:
         STARTED.append(event)
