@@ -112,7 +112,7 @@ class MemberGroup:
         """Wait for an operation of the group, as long as it can end.
 
         An operation whose data gloo was sending when the connection was lost never ends: gloo
-        tells only those that have not begun to send, and those that receive.
+        reports it only to those that have not begun to send, and to those that receive.
 
         Raises:
             RuntimeError: it failed, or gloo has closed the connections and it does not end.
