@@ -7,6 +7,7 @@ import pytest
 from stoker import launch
 from support.launch.training import IN_A_SAVE, IN_ALL_REDUCE, IN_FORWARD, RAISES, result
 from support.processes import wait_until_all_have_ended
+from support.tasks import elastic
 
 pytestmark = pytest.mark.process
 
@@ -33,6 +34,31 @@ def test_workers_that_are_killed_are_started_again_to_the_same_bits_and_ray_has_
     storage = tmp_path / "runs" / "ray"
     assert list(storage.rglob("checkpoint_*/MANIFEST.json")) != []
     assert any("val/loss" in p.read_text() for p in storage.rglob("checkpoint_manager_snap*.json"))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray")
+def test_a_job_with_a_range_of_workers_is_restarted_to_the_same_bits(tmp_path):
+    expected = launch.run(elastic.train, tmp_path / "one", [], nproc=1)
+    killed = tmp_path / "killed"
+    job = (tmp_path / "two", [], 0, elastic.DiesOnce(killed))
+    where = {"on": "ray", "storage": tmp_path / "ray"}
+    found = launch.run(elastic.train, *job, elastic=(1, 2), max_restarts=1, **where)
+    assert killed.exists()
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"elastic": (1, 2)}, "elastic is 1:2 and max_restarts is 0"),
+        ({"elastic": (1, 2), "workers": 2, "max_restarts": 1}, "leave workers out"),
+        ({"elastic": (2, 1), "max_restarts": 1}, "expected 1 <= least <= most"),
+    ],
+)
+def test_a_range_that_ray_cannot_use_is_rejected(options, text):
+    with pytest.raises(ValueError, match=text):
+        launch.run(print, on="ray", **options)
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch):

@@ -48,7 +48,7 @@ def test_each_module_of_the_folder_is_a_launcher():
     [
         (None, ("nproc", "max_restarts", "dead_after", "grace", "elastic")),
         ("env", ()),
-        ("ray", ("workers", "address", "storage", "max_restarts")),
+        ("ray", ("workers", "address", "storage", "max_restarts", "elastic")),
         ("spark", ("workers", "address", "max_restarts")),
     ],
 )

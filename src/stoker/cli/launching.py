@@ -42,7 +42,7 @@ def add_elastic(parser: Any) -> None:
         type=_range,
         metavar="MIN:MAX",
         help="Continue without processes that are lost, and with new ones, from MIN to MAX. Needs "
-        "run.parallel.logical_ranks.",
+        "run.parallel.logical_ranks. On Ray, the job is restarted.",
     )
 
 

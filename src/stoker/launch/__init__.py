@@ -5,6 +5,7 @@ Nothing here knows about training: a launcher runs one function in every process
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from stoker.core.calls import explain_calls
@@ -23,7 +24,7 @@ def run(
     nproc: int | None = None,
     workers: int | None = None,
     address: str | None = None,
-    storage: str | None = None,
+    storage: str | Path | None = None,
     max_restarts: int | None = None,
     dead_after: float | None = None,
     grace: float | None = None,
@@ -57,9 +58,10 @@ def run(
         dead_after: seconds within which the job ends after one process died ("local").
             Default: 10.
         grace: seconds allowed for the final checkpoint after SIGTERM ("local"). Default: 30.
-        elastic: the least and the largest number of processes that the job may have ("local").
-            The others continue without one that is lost, and one that is started later joins them;
-            this needs a layout with logical ranks. Default: every process is needed.
+        elastic: the least and the largest number of processes that the job may have ("local",
+            "ray"). The others continue without one that is lost, and one that is started later
+            joins them; this needs a layout with logical ranks. Ray restarts the job instead, with
+            as many workers as fit. Default: every process is needed.
 
     Raises:
         RankFailed: a process failed and no restarts are left.
@@ -85,13 +87,15 @@ def run(
         if name in options and options[name] <= 0:
             raise ValueError(f"{name} must be a positive number of seconds, got {options[name]}")
     if elastic is not None:
-        _check_range(elastic, nproc or 1)
+        _check_range(elastic, (nproc or 1) if "nproc" in accepted_options(on) else None)
     return launch(fn, args, **options)
 
 
-def _check_range(elastic: tuple[int, int], nproc: int) -> None:
+def _check_range(elastic: tuple[int, int], nproc: int | None) -> None:
     least, most = elastic
-    if not 1 <= least <= nproc <= most:
+    if nproc is None and not 1 <= least <= most:
+        raise ValueError(f"elastic is {least}:{most}, expected 1 <= least <= most")
+    if nproc is not None and not 1 <= least <= nproc <= most:
         raise ValueError(
             f"elastic is {least}:{most} and nproc is {nproc}, expected 1 <= least <= nproc <= most"
         )

@@ -54,6 +54,21 @@ class LosesWorker(Hook):
                 os.kill(worker.pid or 0, signal.SIGKILL)
 
 
+class DiesOnce(Hook):
+    """Kills the second process in its fourth step, the first time."""
+
+    same_on_all_ranks = True
+    observes = True
+
+    def __init__(self, killed: Path) -> None:
+        self.killed = killed
+
+    def after_forward(self, run: Run) -> None:
+        if run.step == 3 and dist.rank() == 1 and not self.killed.exists():
+            self.killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class LosesDatabase(Hook):
     """Raises an error of a connection that the job does not know of."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from stoker.core.errors import RankFailed
@@ -20,12 +21,20 @@ def launch(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     *,
-    workers: int = 1,
+    workers: int | None = None,
     address: str | None = None,
-    storage: str | None = None,
+    storage: str | Path | None = None,
     max_restarts: int = 0,
+    elastic: tuple[int, int] | None = None,
 ) -> Any:
-    """Run the function in workers of Ray Train and return the value of rank 0."""
+    """Run the function in workers of Ray Train and return the value of rank 0.
+
+    With ``elastic``, Ray restarts the job with as many workers as fit when it loses or gains a
+    node.
+    """
+    if elastic is not None:
+        _check_elastic(elastic, workers, max_restarts)
+    workers = workers or (elastic or (1, 1))[1]
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # it shows each line twice
     try:
@@ -43,7 +52,7 @@ def launch(
             torch_config=torch.TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if gpus else "gloo"  # cuda: untested here
             ),
-            scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus),
+            scaling_config=ray.train.ScalingConfig(num_workers=elastic or workers, use_gpu=gpus),
             run_config=ray.train.RunConfig(
                 storage_path=os.path.abspath(storage) if storage is not None else None,
                 failure_config=ray.train.FailureConfig(max_failures=max_restarts),
@@ -58,6 +67,20 @@ def launch(
             if not failures:
                 raise
             raise _first_failure(failures, max_restarts) from None
+
+
+def _check_elastic(elastic: tuple[int, int], workers: int | None, max_restarts: int) -> None:
+    given = f"elastic is {elastic[0]}:{elastic[1]}"
+    if workers is not None:
+        raise ValueError(
+            f"{given} and workers is {workers}: Ray starts as many workers as fit, so leave "
+            "workers out"
+        )
+    if max_restarts == 0:
+        raise ValueError(
+            f"{given} and max_restarts is 0: Ray restarts the job with another number of workers, "
+            "so pass max_restarts of 1 or more"
+        )
 
 
 def _run_worker(_: ImportPath, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
