@@ -51,7 +51,7 @@ COSTS = {
 """Seconds of processor time of the longest files: of those of a tier, they start first."""
 HANG = 1200.0  # seconds; the longest test kills jobs on Spark, which takes three minutes
 HARMLESS = ("git", "fc-list")
-"""Programs that any test may start: a run notes its commit, and matplotlib looks for fonts, once."""
+"""Programs that any test may start: a run notes its commit, matplotlib lists fonts once."""
 STARTED: list[str] = []
 """The processes that the current test has started, as far as a tier is concerned."""
 
