@@ -200,7 +200,9 @@ def all_reduce_sum(*numbers: float) -> list[float]:
 
 def sum_observed(*numbers: float) -> list[float]:
     """Return each number summed over all that the ranks observe. All ranks must call it."""
-    return list(numbers) if _observes_everything else all_reduce_sum(*numbers)
+    if _observes_everything or (_membership is None and not _connected()):  # of one, in short
+        return list(numbers)
+    return all_reduce_sum(*numbers)
 
 
 def gather_observed(value: Any) -> list[Any]:
@@ -489,5 +491,5 @@ def observing_everything() -> Iterator[None]:
         _observes_everything = before
 
 
-def _connected() -> bool:
-    return c10d.is_available() and c10d.is_initialized()
+_connected: Callable[[], bool] = c10d.is_initialized if c10d.is_available() else bool
+"""Whether there is a process group."""

@@ -206,8 +206,12 @@ class EventStorage:
         }
 
     def _read_gauges(self) -> dict[str, float]:
-        read = {name: read() for name, read in self._gauges.items()}
-        return {name: float(value) for name, value in read.items() if value is not None}
+        found = {}
+        for name, read in self._gauges.items():
+            value = read()
+            if value is not None:
+                found[name] = float(value)
+        return found
 
     def __enter__(self) -> Self:
         _stack.append(self)

@@ -96,9 +96,11 @@ class Loss(Hook):
         self._train.load_state_dict(state["train"])
 
     def _recent_mean(self) -> float | None:
-        recent = self._read_recent()
-        sums = sum([loss * weight for loss, weight in recent])
-        total, weight = dist.sum_observed(sums, sum([weight for _, weight in recent]))
+        sums = weights = 0.0
+        for loss, weight in self._read_recent():
+            sums += loss * weight
+            weights += weight
+        total, weight = dist.sum_observed(sums, weights)
         return total / weight if weight else None
 
     def _read_recent(self) -> deque[tuple[float, float]]:

@@ -115,7 +115,7 @@ class JSONWriter(events.JsonLines):
         """Write one line per iteration with sorted names."""
         super().write([Row(row.step, dict(sorted(row.scalars.items()))) for row in rows], progress)
 
-    def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
+    def head(self, row: Row, progress: RunProgress, now: float) -> dict[str, Any]:
         """Return the iteration."""
         return {"iteration": max(0, row.step - 1)}
 

@@ -35,7 +35,7 @@ class JsonLines(Writer):
     def __init__(self, path: str | Path | None = None) -> None:
         super().__init__(path)
         self._file: FileIO | None = None
-        self._lines: list[str] = []
+        self._waiting: list[tuple[float, Row, RunProgress]] = []
         self._written = -inf
 
     def open(self, path: Path) -> None:
@@ -66,31 +66,41 @@ class JsonLines(Writer):
 
     def write(self, rows: list[Row], progress: RunProgress) -> None:
         """Append one line per row; if that fails, for example on a full disk, append none."""
+        now = time.time()
         for row in rows:
-            self._lines.append(_line(self.head(row, progress) | row.scalars))
+            self._waiting.append(
+                (now, row, progress)
+            )  # as text later, many at once: that is quicker
         if monotonic() - self._written >= _SECONDS or dist.members() is not None:
             self.flush()  # in an elastic run, another process continues after the last line
 
     def flush(self) -> None:
         """Append the lines that are not in the file yet."""
-        if self._lines:
+        if self._waiting:
             assert self._file is not None
-            lines, self._lines = self._lines, []
-            append(self._file, "".join(lines).encode())
+            self._append_to(self._file)
             self._written = monotonic()
 
-    def head(self, row: Row, progress: RunProgress) -> dict[str, Any]:
-        """Return the first entries of a line."""
-        now = round(time.time(), 3)
-        return {"step": row.step, "epoch": progress.epoch, "samples": progress.samples, "time": now}
+    def head(self, row: Row, progress: RunProgress, now: float) -> dict[str, Any]:
+        """Return the first entries of a line, written at the time ``now``."""
+        return {
+            "step": row.step,
+            "epoch": progress.epoch,
+            "samples": progress.samples,
+            "time": round(now, 3),
+        }
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             file, self._file, self._written = self._file, None, -inf
             with file:
-                lines, self._lines = self._lines, []
-                append(file, "".join(lines).encode())
+                self._append_to(file)
+
+    def _append_to(self, file: FileIO) -> None:
+        waiting, self._waiting = self._waiting, []
+        lines = [_line(self.head(row, at, now) | row.scalars) for now, row, at in waiting]
+        append(file, "".join(lines).encode())
 
 
 def append_line(path: Path, line: str) -> None:
