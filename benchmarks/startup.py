@@ -5,7 +5,8 @@
 The first step is that of the digits example. The script imports torch and scikit-learn and has a
 hand-written loop; the command reads and checks the config, and creates the run folder and the
 default hooks. A restart is the same command after a SIGKILL, until a step is done that the first
-attempt had not done; it is compared with `import torch`. The launchers train two steps of the
+attempt had not done; it is compared with `import torch`, and trains the project of `stoker new`,
+whose model and data need nothing else. The launchers train two steps of the
 example on two processes. Runs alternate; figures are medians of wall time, and of CPU time, which
 other work on the machine disturbs less.
 """
@@ -222,15 +223,17 @@ class Parts:
         return table("First step", "From the command to the end of its first step.", times, [found])
 
     def restart(self) -> publish.Table:
-        self.config("PrintStep")
-        saving = "run.checkpoint.every=5st"
-        train = [*self.stoker, "train", "digits.yaml", saving, "run.progress=false"]
+        until_exit([*self.stoker, "new", "job"], self.folder)
+        folder = self.folder / "job"
+        add_hook(folder / "config.yaml", "PrintStep")
+        saving = ["run.checkpoint.every=5st", "run.epochs=1000", "run.progress=false"]
+        train = [*self.stoker, "train", "config.yaml", *saving]
         torch = [sys.executable, "-c", "import torch"]
         times = alternate(
             {
                 "import torch": lambda: until_exit(torch, self.folder),
                 "import torch again": lambda: until_exit(torch, self.folder),
-                "stoker train, restarted": lambda: after_kill(train, self.folder),
+                "stoker train, restarted": lambda: after_kill(train, folder),
             },
             self.rounds,
         )
@@ -261,11 +264,16 @@ class Parts:
     def config(self, hook: str) -> None:
         """Write the example into the folder, with a hook that reports steps."""
         shutil.copy(EXAMPLES / "digits.py", self.folder)
-        config = (EXAMPLES / "digits.yaml").read_text()
-        line = f"hooks:\n  - {{_target_: first_step.{hook}}}\n"
-        (self.folder / "digits.yaml").write_text(config.replace("hooks:\n", line))
-        (self.folder / "first_step.py").write_text(PRINT_FIRST_STEP)
+        shutil.copy(EXAMPLES / "digits.yaml", self.folder)
+        add_hook(self.folder / "digits.yaml", hook)
         (self.folder / "plain.py").write_text(PLAIN)
+
+
+def add_hook(config: Path, hook: str) -> None:
+    """Add a hook that reports steps to a config."""
+    line = f"hooks:\n  - {{_target_: first_step.{hook}}}\n"
+    config.write_text(config.read_text().replace("hooks:\n", line))
+    (config.parent / "first_step.py").write_text(PRINT_FIRST_STEP)
 
 
 def measured(parts: list[str], rounds: int) -> Iterator[publish.Table]:
