@@ -108,13 +108,14 @@ def test_a_member_that_waits_for_a_former_group_is_stuck(monkeypatch):
     monkeypatch.setattr("stoker.launch.elastic._STUCK", 0.0)
     jobs = JobStore(HashStore())
     reports = _Reports(jobs)
-    for member, (waiting, generation) in enumerate([(True, 1), (False, 1), (True, 2)]):
-        jobs.report(member, Progress(0, waiting, 0, generation))
-    reports.silent([0, 1, 2])
-    assert reports.stuck([0, 1, 2], newest=2) == []
+    waits = [(True, True, 1), (False, False, 1), (True, True, 2), (True, False, 1)]
+    for member, (waiting, in_group, generation) in enumerate(waits):
+        jobs.report(member, Progress(0, waiting, in_group, 0, generation))
+    reports.silent([0, 1, 2, 3])
+    assert reports.stuck([0, 1, 2, 3], newest=2) == []
     sleep(0.01)
-    reports.silent([0, 1, 2])
-    assert reports.stuck([0, 1, 2], newest=2) == [0]
+    reports.silent([0, 1, 2, 3])
+    assert reports.stuck([0, 1, 2, 3], newest=2) == [0]
 
 
 def test_members_that_wait_for_each_other_end_the_job(monkeypatch, capfd):
