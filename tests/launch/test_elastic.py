@@ -82,6 +82,15 @@ def test_rank_0_may_die_before_any_collective(collective, uninterrupted, tmp_pat
     assert count >= collective - 1
 
 
+def test_rank_0_may_die_while_it_saves(uninterrupted, tmp_path, capfd):
+    job = (tmp_path, [], 0, elastic.DiesInSave())
+    found = launch.run(elastic.train, *job, nproc=3, elastic=(1, 3))
+    assert (found, rows(tmp_path)) == uninterrupted
+    error = capfd.readouterr().err
+    assert "member 0: rank 0 was killed by SIGKILL" in error
+    assert "waited for each other" not in error  # as they do in different collectives
+
+
 def test_a_process_whose_loader_loses_a_worker_is_lost(uninterrupted, tmp_path, capfd):
     job = (tmp_path, [], 1, elastic.LosesWorker())
     found = launch.run(elastic.train, *job, nproc=2, elastic=(1, 2))
