@@ -145,8 +145,8 @@ def open_while_connecting(folder: Path) -> tuple[int, bool]:
     assert members is not None
     if members.member == 0:
         members.jobs.propose(members.generation + 1, members.members)
-    while members.generation == 0:
-        dist.barrier()
+    while dist.any_rank(members.generation == 0):  # so that both end after the same collective
+        pass
     return members.generation, bool(own[0].check(["generation/0"]))
 
 
