@@ -135,7 +135,8 @@ class Layout:
         open_ = [name for name in SIZES if getattr(self, name) == -1]
         if len(open_) > 1:
             raise ValueError(
-                f"{' and '.join(open_)} are both -1, but only one size can be -1: set {open_[0]} to 1"
+                f"{' and '.join(open_)} are both -1, but only one size can be -1: "
+                f"set {open_[0]} to 1"
             )
         self._check_options()
         self._check_logical_ranks()
