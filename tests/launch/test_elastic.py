@@ -82,6 +82,15 @@ def test_rank_0_may_die_before_any_collective(collective, uninterrupted, tmp_pat
     assert count >= collective - 1
 
 
+def test_rank_0_may_die_while_it_saves(uninterrupted, tmp_path, capfd):
+    job = (tmp_path, [], 0, elastic.DiesInSave())
+    found = launch.run(elastic.train, *job, nproc=3, elastic=(1, 3))
+    assert (found, rows(tmp_path)) == uninterrupted
+    error = capfd.readouterr().err
+    assert "member 0: rank 0 was killed by SIGKILL" in error
+    assert "waited for each other" not in error  # as they do in different collectives
+
+
 def test_a_process_whose_loader_loses_a_worker_is_lost(uninterrupted, tmp_path, capfd):
     job = (tmp_path, [], 1, elastic.LosesWorker())
     found = launch.run(elastic.train, *job, nproc=2, elastic=(1, 2))
@@ -108,13 +117,14 @@ def test_a_member_that_waits_for_a_former_group_is_stuck(monkeypatch):
     monkeypatch.setattr("stoker.launch.elastic._STUCK", 0.0)
     jobs = JobStore(HashStore())
     reports = _Reports(jobs)
-    for member, (waiting, generation) in enumerate([(True, 1), (False, 1), (True, 2)]):
-        jobs.report(member, Progress(0, waiting, 0, generation))
-    reports.silent([0, 1, 2])
-    assert reports.stuck([0, 1, 2], newest=2) == []
+    waits = [(True, True, 1), (False, False, 1), (True, True, 2), (True, False, 1)]
+    for member, (waiting, in_group, generation) in enumerate(waits):
+        jobs.report(member, Progress(0, waiting, in_group, 0, generation))
+    reports.silent([0, 1, 2, 3])
+    assert reports.stuck([0, 1, 2, 3], newest=2) == []
     sleep(0.01)
-    reports.silent([0, 1, 2])
-    assert reports.stuck([0, 1, 2], newest=2) == [0]
+    reports.silent([0, 1, 2, 3])
+    assert reports.stuck([0, 1, 2, 3], newest=2) == [0]
 
 
 def test_members_that_wait_for_each_other_end_the_job(monkeypatch, capfd):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from stoker import Preempted, RankFailed, launch
+from stoker.launch.processes import Processes
+from stoker.launch.rank import serialize
 from support.launch import jobs
 from support.processes import (
     FOREVER,
@@ -250,3 +252,13 @@ def test_a_job_that_failed_is_started_again_and_says_so(tmp_path, capfd):
     assert capfd.readouterr().err.splitlines()[-1] == (
         "rank 1 failed with ValueError; the other ranks were stopped; restarting (1 of 2)"
     )
+
+
+def test_a_signal_to_a_process_that_has_just_exited_is_dropped():
+    processes = Processes(serialize(print, ()), [{**os.environ, "RANK": "0"}])
+    while Path(f"/proc/{processes.pids[0]}").exists():
+        time.sleep(0.01)
+    processes.send(signal.SIGTERM, 0)  # before `poll` has seen that it has exited
+    processes.poll()
+    processes.kill()
+    assert processes.exited[0].code == 0

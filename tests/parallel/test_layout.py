@@ -63,7 +63,7 @@ def test_a_size_is_an_integer(name, size):
 
 
 def test_only_one_size_fills():
-    with pytest.raises(ValueError, match="replicate and shard are both -1"):
+    with pytest.raises(ValueError, match=r"replicate and shard are both -1, .* set replicate to 1"):
         Layout(replicate=-1, shard=-1)
     assert Layout(replicate=-1, shard=2).filled(8) == Layout(replicate=4, shard=2)
 

@@ -12,6 +12,7 @@ from stoker.cli.explain.sections import sections
 from stoker.core.errors import NonFiniteError
 from stoker.data import BatchFeeder, DataShard, total_steps
 from stoker.engine import ForwardBackward, PlainSchedule
+from stoker.parallel.logical.outputs import gather_rows
 from stoker.parallel.logical.tree import complete_nodes, finish, is_node, ranks_of, split
 from support.toys import loader, net, samples, sgd
 
@@ -273,6 +274,18 @@ def test_a_step_or_schedule_with_an_order_of_its_own_is_rejected():
         Trainer(engine_of(), [], step=Own())
     with pytest.raises(ValueError, match="which LogicalSchedule orders"):
         Trainer(engine_of(), [], schedule=PlainSchedule())
+
+
+def test_statistics_of_averaged_weights_are_rejected():
+    data = loader(16, 4)
+    with pytest.raises(ValueError, match="with logical_ranks, pass update_bn=False"):
+        Trainer(engine_of(net(norm=True)), [hooks.SWA(1)]).fit(data, epochs=1)
+    Trainer(engine_of(net(norm=True)), [hooks.SWA(1, update_bn=False)]).fit(data, epochs=1)
+    Trainer(engine_of(), [hooks.SWA(1)]).fit(data, epochs=1)
+
+
+def test_a_zero_has_the_same_sign_on_one_process():
+    assert not gather_rows(torch.tensor([-0.0, 1.0]), range(2), 2).signbit().any()
 
 
 def test_modules_whose_arithmetic_depends_on_processes_are_rejected():

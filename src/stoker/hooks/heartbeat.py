@@ -56,6 +56,7 @@ class Heartbeat(Hook):
 
     priority = Priority.MEASURE
     same_on_all_ranks = True
+    observes = True  # and a job of one process has none
 
     _active: "ClassVar[Heartbeat | None]" = None
     """The one that watches this process, or did so last."""

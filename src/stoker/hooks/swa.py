@@ -46,6 +46,16 @@ class SWA(Hook):
         self._average: dict[str, Tensor] = {}
         self._feeder: BatchFeeder | None = None
 
+    def before_train(self, run: Run) -> None:
+        """Reject batch norms with logical ranks: each process would measure its own data."""
+        logical = run.engine.parallel_model.logical_ranks is not None
+        if logical and self.update_bn and _batch_norms(run.engine):
+            raise ValueError(
+                "SWA computes the statistics of batch norms from the data of each process, which "
+                "would give other bits on another number of processes: with logical_ranks, pass "
+                "update_bn=False"
+            )
+
     def before_epoch(self, run: Run) -> None:
         """Remember the training data."""
         self._feeder = run.feeder
@@ -87,9 +97,7 @@ class SWA(Hook):
 
     def _update_batch_norms(self, run: Run, feeder: BatchFeeder) -> None:
         """Replace running statistics by means over one pass of the training data."""
-        kind = nn.modules.batchnorm._BatchNorm
-        model = unwrap(run.engine.model)
-        norms = [m for m in model.modules() if isinstance(m, kind) and m.track_running_stats]
+        norms = _batch_norms(run.engine)
         momenta = [norm.momentum for norm in norms]
         if not norms:
             return
@@ -119,3 +127,10 @@ class SWA(Hook):
             batches = float(norm.num_batches_tracked or 0)
             parallel.average(batches, norm.running_mean, norm.running_var)
         parallel.sync_buffers()
+
+
+def _batch_norms(engine: Engine) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms of the model that have running statistics."""
+    kind = nn.modules.batchnorm._BatchNorm
+    modules = unwrap(engine.model).modules()
+    return [one for one in modules if isinstance(one, kind) and one.track_running_stats]

@@ -187,19 +187,19 @@ class ElasticJob:
             if state != "T":
                 self._stopped.pop(member, None)
             elif now - self._stopped.setdefault(member, now) > _STOPPED:
-                os.kill(pid, signal.SIGKILL)
+                self.processes.send(signal.SIGKILL, member)
 
     def _check_progress(self) -> None:
         """Let members that wait for each other form a new group; end the job if they wait again."""
         pids = {m: pid for m, pid in self.processes.pids.items() if m not in self.processes.exited}
         for member in self._reports.silent([*pids]):
             print(f"member {member} has not reported for {_SILENT:g} s", file=sys.stderr)
-            os.kill(pids[member], signal.SIGKILL)
+            self.processes.send(signal.SIGKILL, member)
         for member in self._reports.stuck(
             [m for m in self._members if m in pids], self._generation
         ):
             print(f"member {member} still waits for a former group", file=sys.stderr)
-            os.kill(pids[member], signal.SIGKILL)
+            self.processes.send(signal.SIGKILL, member)
         members = [member for member in self._members if member in pids]
         seconds = self._reports.stalled(members) if members else 0.0
         if not seconds:
@@ -249,7 +249,7 @@ class ElasticJob:
         running = [m for m in self._members if m not in self._lost and m not in self._leaving]
         if target < self._target and len(running) > target:
             self._leaving.add(running[-1])
-            os.kill(self.processes.pids[running[-1]], signal.SIGTERM)
+            self.processes.send(signal.SIGTERM, running[-1])
         self._target = target
 
 
@@ -290,7 +290,7 @@ class _Reports:
         """
         for member in members:
             report = self._reports.get(member, (None, 0.0))[0]
-            if report is not None and report.waiting and report.generation < newest:
+            if report is not None and report.in_group and report.generation < newest:
                 self._stuck.setdefault(member, self._clock)
             else:
                 self._stuck.pop(member, None)

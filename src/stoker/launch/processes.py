@@ -189,10 +189,15 @@ class Processes:
 
     def signal(self, number: int) -> None:
         """Send a signal to the running processes."""
-        for rank, process in enumerate(self._started):
-            if rank not in self.exited and process.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
+        for rank in range(len(self._started)):
+            self.send(number, rank)
+
+    def send(self, number: int, rank: int) -> None:
+        """Send a signal to one process, which may have exited since the last `poll`."""
+        pid = self._started[rank].pid
+        if rank not in self.exited and pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def wait(self, seconds: float) -> None:
         """Wait until all processes have exited, but at most ``seconds``."""

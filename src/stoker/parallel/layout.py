@@ -134,7 +134,10 @@ class Layout:
                 )
         open_ = [name for name in SIZES if getattr(self, name) == -1]
         if len(open_) > 1:
-            raise ValueError(f"{' and '.join(open_)} are both -1, but only one size can be -1")
+            raise ValueError(
+                f"{' and '.join(open_)} are both -1, but only one size can be -1: "
+                f"set {open_[0]} to 1"
+            )
         self._check_options()
         self._check_logical_ranks()
         check_kind(self.schedule)

@@ -321,7 +321,7 @@ class CheckpointManager:
         run, hook = self._run, self._hook
         if self.checkpoints is None or hook is None:
             return
-        self._take_over_saves(self.checkpoints, hook)
+        self._take_over_saves(self.checkpoints)
         if self.checkpoints.background.error is not None:
             self.checkpoints.check()
         if not (hook.due or (run.requests.active and hook.wanted(run))):
@@ -353,15 +353,16 @@ class CheckpointManager:
             self._save(feeder, "between")
         self._admit(feeder, "between")
 
-    def _take_over_saves(self, checkpoints: Checkpoints, hook: Checkpoint) -> None:
-        """Save again what the process that was rank 0 of an elastic run has not finished.
+    def _take_over_saves(self, checkpoints: Checkpoints) -> None:
+        """Request a save if the process that was rank 0 of an elastic run has not finished one.
 
-        At the end of the run all save anyway, and agree that they have.
+        All ranks save then, since a save has collectives. At the end of the run they do so anyway.
         """
         if dist.inherited() and not checkpoints.is_open:
             checkpoints.open()
             is_lost = self._saved_at not in {None, *checkpoints.list_local()}
-            hook.due = hook.due or (is_lost and not self._run.done)
+            if is_lost and not self._run.done:
+                self._run.request("save")
 
     def _validation_is_long(self) -> bool:
         """Whether the last validation lasted longer than a signal leaves time for."""

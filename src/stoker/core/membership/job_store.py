@@ -17,12 +17,14 @@ class Progress:
     Attributes:
         number: different in each report.
         waiting: whether it waits for other members.
+        in_group: whether it is in an operation of its group, which ends with that group.
         finished: the number of collectives that it has finished.
         generation: the group that it belongs to.
     """
 
     number: int
     waiting: bool
+    in_group: bool
     finished: int
     generation: int
 

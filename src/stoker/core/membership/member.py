@@ -84,6 +84,7 @@ class Membership:
         on_join: called on all members when one has joined, that one included.
         left: whether this process has left the job, which others continue.
         waiting: whether this process waits for others.
+        in_group: whether it is in an operation of its group, which ends with that group.
     """
 
     def __init__(self, address: tuple[str, int], member: int, *, joins: bool) -> None:
@@ -96,7 +97,7 @@ class Membership:
         self.changes: list[Change] = []
         self.lost_seconds = 0.0
         self.on_join: list[Callable[[], None]] = []
-        self.left = self.waiting = False
+        self.left = self.waiting = self.in_group = False
         self._stay: Callable[[], None] | None = None  # if this process is to leave
         self._published: dict[str, int] = {}
         self._unit: int | None = None  # the number of collectives when the current work began
@@ -144,23 +145,30 @@ class Membership:
                         self._group.shut(later)
                     if time.monotonic() - reported > _REPORT:
                         reported = time.monotonic()
-                        state = self.waiting, self.finished, self.generation
+                        waits = self.waiting, self.in_group
+                        state = *waits, self.finished, self.generation
                         jobs.report(self.member, Progress(time.monotonic_ns(), *state))
                     time.sleep(_WATCH)
             time.sleep(_WATCH if number < 20 else _REPORT)
 
     @contextmanager
-    def waits(self, *, waiting: bool = True) -> Iterator[None]:
-        """Within this context, this process waits for others, or works on its own."""
-        before, self.waiting = self.waiting, waiting
+    def waits(self, *, waiting: bool = True, in_group: bool = False) -> Iterator[None]:
+        """Within this context, this process waits for others, or works on its own.
+
+        Args:
+            waiting: whether it waits.
+            in_group: whether it waits in an operation of its group, which ends with that group.
+        """
+        before = self.waiting, self.in_group
+        self.waiting, self.in_group = waiting, in_group
         try:
             yield
         finally:
-            self.waiting = before
+            self.waiting, self.in_group = before
 
     def wait_for(self, work: Any) -> None:
         """Wait for an operation of all members."""
-        with self.waits():
+        with self.waits(in_group=True):
             self._group.wait(work)
 
     def disconnect(self) -> None:
@@ -183,7 +191,7 @@ class Membership:
             self._leave_if_wanted()
             self._running = True
             try:
-                with self.waits():
+                with self.waits(in_group=True):
                     result = collective()
                 break
             except Exception as error:

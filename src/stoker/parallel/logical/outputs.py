@@ -28,9 +28,9 @@ def gather_rows(own: Tensor, ranks: range, total: int) -> Tensor:
         total: the number of logical ranks.
     """
     found = torch.zeros(total, *own.shape[1:], dtype=own.dtype)
-    found[ranks.start : ranks.stop] = own
+    found[ranks.start : ranks.stop] += own  # turns -0.0 into 0.0, as adding the others does
     if dist.world_size() > 1:
-        dist.wait_for(c10d.all_reduce(found, async_op=True))  # adds zeros, which changes nothing
+        dist.wait_for(c10d.all_reduce(found, async_op=True))
     return found
 
 
