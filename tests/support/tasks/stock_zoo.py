@@ -151,6 +151,7 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
                        "decoder_start_token_id": 0}),
     # encoder-decoders
     "bart": ("Bart", "Seq2SeqLM", _BOTH),
+    "bart decoder": ("Bart", "CausalLM", _BOTH),
     "bart classifier": ("Bart", "SequenceClassification", _BOTH),
     "mbart": ("MBart", "Seq2SeqLM", _BOTH),
     "marian": ("Marian", "Seq2SeqLM", _BOTH),
