@@ -47,10 +47,11 @@ REFUSED = {
     ("albert", "pi2"): "AlbertForMaskedLM is not an nn.Sequential",
     ("albert groups", "pi2"): TWICE,
     ("squeezebert", "pi2"): "'transformer.encoder.layers.0' is registered before the blocks",
+    ("xlm", "pi2"): "the model takes an element of 'transformer.layer_norm1', which is in another",
     ("llava", "pi2"): "failed in a trial (IndexError: tuple index out of range)",
     **dict.fromkeys(product(("gpt neo", "gptj", "codegen", "bloom", "mpt"), ("co2",)), EAGER),
     **dict.fromkeys(product(("gemma2", "gpt oss", "mamba", "mamba2", "rwkv"), ("co2",)), EAGER),
-    **dict.fromkeys(product(("deberta", "deberta v2", "mpnet", "xlnet"), ("co2",)), EAGER),
+    **dict.fromkeys(product(("deberta", "deberta v2", "mpnet", "xlnet", "xlm"), ("co2",)), EAGER),
     **dict.fromkeys(product(("fnet", "squeezebert", "led", "convnext"), ("co2",)), EAGER),
     ("resnet", "co2"): EAGER,
     ("recurrent gemma", "co2"): "does not call scaled_dot_product_attention",
@@ -64,7 +65,7 @@ REFUSED = {
 
 ALL = os.environ.get("STOKER_MODELS") == "all"
 CASES = [c for c in product(stock_zoo.ZOO, LAYOUTS) if c != (STATISTICS, "pi2")]
-ALWAYS = [("falcon", "te2"), ("bart", "pi2"), ("rwkv", "pi2")]
+ALWAYS = [("falcon", "te2"), ("xlm", "te2"), ("bart", "pi2"), ("rwkv", "pi2")]
 SAMPLED = CASES if ALL else [*ALWAYS, *random.Random(21).sample(CASES, 3)]
 
 
