@@ -10,6 +10,8 @@ import random
 from itertools import product
 
 import pytest
+import torch
+from torch.utils.data import default_collate
 
 from stoker import Layout
 from stoker.engine.target_weight import target_weight
@@ -40,14 +42,16 @@ REFUSED = {
     ("mobilebert", "te2"): "MobileBertForMaskedLM fails once it is split",
     ("t5 classifier", "te2"): "does not run with its dummy_inputs",
     **dict.fromkeys(product(("deberta v2", "mpnet", "xlnet", "vit mae"), ("pi2",)), ELSEWHERE),
+    ("bart decoder", "pi2"): "'model.decoder.layernorm_embedding' is registered after the blocks",
     ("rwkv", "pi2"): "the model changes a weight of 'rwkv.blocks.2' when it runs",
     ("albert", "pi2"): "AlbertForMaskedLM is not an nn.Sequential",
     ("albert groups", "pi2"): TWICE,
     ("squeezebert", "pi2"): "'transformer.encoder.layers.0' is registered before the blocks",
+    ("xlm", "pi2"): "the model takes an element of 'transformer.layer_norm1', which is in another",
     ("llava", "pi2"): "failed in a trial (IndexError: tuple index out of range)",
     **dict.fromkeys(product(("gpt neo", "gptj", "codegen", "bloom", "mpt"), ("co2",)), EAGER),
     **dict.fromkeys(product(("gemma2", "gpt oss", "mamba", "mamba2", "rwkv"), ("co2",)), EAGER),
-    **dict.fromkeys(product(("deberta", "deberta v2", "mpnet", "xlnet"), ("co2",)), EAGER),
+    **dict.fromkeys(product(("deberta", "deberta v2", "mpnet", "xlnet", "xlm"), ("co2",)), EAGER),
     **dict.fromkeys(product(("fnet", "squeezebert", "led", "convnext"), ("co2",)), EAGER),
     ("resnet", "co2"): EAGER,
     ("recurrent gemma", "co2"): "does not call scaled_dot_product_attention",
@@ -61,7 +65,7 @@ REFUSED = {
 
 ALL = os.environ.get("STOKER_MODELS") == "all"
 CASES = [c for c in product(stock_zoo.ZOO, LAYOUTS) if c != (STATISTICS, "pi2")]
-ALWAYS = [("falcon", "te2"), ("bart", "pi2"), ("rwkv", "pi2")]
+ALWAYS = [("falcon", "te2"), ("xlm", "te2"), ("bart", "pi2"), ("rwkv", "pi2")]
 SAMPLED = CASES if ALL else [*ALWAYS, *random.Random(21).sample(CASES, 3)]
 
 
@@ -99,6 +103,28 @@ def test_parts_of_a_pipeline_are_in_the_order_in_which_they_run(name, before, af
     found = find_blocks(stock_zoo.make(name))
     assert {*before} <= {*found.before}
     assert {*after} <= {*found.after}
+
+
+@pytest.mark.parametrize("name", ["bart decoder", "xlnet", "gpt neo", "llama subclass"])
+def test_the_loss_of_a_causal_model_counts_the_labels_by_which_it_is_weighed(name):
+    model = stock_zoo.make(name.replace("llama subclass", "qwen2"))
+    if name == "llama subclass":
+        forward = lambda self, **given: super(type(self), self).forward(**given)
+        model.__class__ = type("OurForCausalLM", (type(model),), {"forward": forward})
+    weigh = target_weight(None, model).of
+    data = stock_zoo.samples("qwen2")
+    parts = [default_collate(data[:3]), default_collate(data[3:8])]
+    together = default_collate(data[:8])
+    with stock_zoo.InFloat64(), torch.no_grad():
+        losses = [float(model(**part).loss) for part in parts]
+        mean = sum(weigh(p) * loss for p, loss in zip(parts, losses, strict=True)) / weigh(together)
+        assert mean == pytest.approx(float(model(**together).loss), abs=1e-12)
+
+
+def test_a_causal_model_with_an_unknown_loss_is_not_weighed():
+    model = stock_zoo.make("qwen2")
+    model.__class__ = type("OurForCausalLM", (type(model),), {"forward": lambda self, **_: None})
+    assert target_weight(None, model) is None
 
 
 def test_the_loss_of_a_model_with_adapters_is_weighed_by_its_labels():

@@ -1,5 +1,6 @@
 """Weigh batches by their targets: a loss that ignores some is a mean over the others."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -109,16 +110,33 @@ _CLASSIFIERS = (
 def _label_shift(model: Any) -> int | None:
     """Return how many labels of each sequence the loss of a transformers model leaves out.
 
-    A causal model predicts the next token, so that the first label does not count. None if the
-    model is not known to return the mean over its labels.
+    None if the model is not known to return the mean over its labels.
     """
     if not hasattr(model, "loss_function") or not hasattr(model, "config"):
         return None
     name, encodes = type(model).__name__, getattr(model.config, "is_encoder_decoder", False)
     if name.endswith(("ForCausalLM", "LMHeadModel")) and not encodes:
-        return 1
+        return _causal_shift(type(model))
     counts_all = name.endswith(_CLASSIFIERS) or (encodes and name.endswith("ConditionalGeneration"))
     return 0 if counts_all else None
+
+
+def _causal_shift(kind: type) -> int | None:
+    """Return how many labels the loss of a class of causal models leaves out.
+
+    The loss of transformers predicts the next token, so that the first label does not count. Some
+    decoders, such as that of BART, compute a loss of their own over all labels instead.
+    """
+    for base in kind.__mro__:
+        code = getattr(inspect.unwrap(vars(base).get("forward", _defaults)), "__code__", None)
+        names = {*code.co_names, *code.co_varnames} if code is not None else set()
+        if "loss_function" in names or any("shift" in name for name in names):
+            return 1
+        if names & {"CrossEntropyLoss", "cross_entropy"}:
+            return 0
+        if "forward" in vars(base) and "super" not in names:
+            return None
+    return None
 
 
 def _without_adapters(model: Any) -> Any:

@@ -217,6 +217,7 @@ class Foreign(nn.Module):
         self.spread = nn.BatchNorm1d(LENGTH, affine=False) if fault == "statistics" else None
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.norm = nn.LayerNorm(8)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2 * (fault == "lists")))
         if fault != "early head":
             self.head = nn.Linear(8, VOCABULARY)
 
@@ -233,6 +234,8 @@ class Foreign(nn.Module):
                 continue
             x = block(x, self.mask, first, kept)
             x *= 0.9  # in place, between blocks
+            if self.norms:
+                x = self.norms[number % len(self.norms)](x)
         for block in self.blocks if self.fault == "twice" else ():
             x = block(x, self.mask)
         if self.fault == "embeds again":
@@ -256,6 +259,7 @@ FAULTS = {
     "functional": "needs the output or a weight of 'embed', which is in another stage",
     "dropped": "Foreign did not run its block 'blocks.1'",
     "twice": "'blocks.0' runs in an earlier pipeline stage and again in stage 1",
+    "lists": "the model takes an element of 'norms', which is in another pipeline stage",
     "embeds again": "'embed' runs in an earlier pipeline stage and again in stage 1",
     "appends": "'blocks.0' changes one of its arguments, [float64[]], in place",
     "kept": "Foreign reads the attribute 'kept' that Block sets when it runs",

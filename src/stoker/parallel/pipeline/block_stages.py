@@ -119,6 +119,18 @@ class SkippedModule(RemoteModule):
         self._runs.read.add(name)
         return getattr(self._twin[0], name)
 
+    def __bool__(self) -> bool:
+        return bool(self._twin[0])
+
+    def __len__(self) -> int:
+        return len(self._twin[0])  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Any:
+        raise ValueError(
+            f"the model takes an element of {self._name!r}, which is in another pipeline stage: "
+            "modules that run between the blocks must belong to a block, so use another layout"
+        )
+
     def trace_by(self, trace: PlaceholderTrace) -> None:
         """Note that the tensors of the twin have no values."""
         for tensor in (*self._twin[0].parameters(), *self._twin[0].buffers()):

@@ -156,10 +156,13 @@ def _compare(
 ) -> str | None:
     if call is None:
         return "does not run in a forward pass of the model"
-    original = _exact_copy(module)
-    split = copy.deepcopy(original)
-    args, options = _exact_inputs(call, next(original.parameters()).device)
-    expected = _results(original, args, options, loss)
+    try:
+        original = _exact_copy(module)
+        split = copy.deepcopy(original)
+        args, options = _exact_inputs(call, next(original.parameters()).device)
+        expected = _results(original, args, options, loss)
+    except Exception as error:  # an argument, such as a cache, may have changed since its call
+        return f"cannot be tried by itself ({_first_line(error)})"
     try:
         apply(split, operations)
         found = _results(split, args, options, loss)
