@@ -15,6 +15,7 @@ from stoker import Engine, Hook, Step, Trainer, hooks
 from stoker.core.bytecode import facts_of
 from stoker.core.user_state import UserState
 from stoker.data.resume.unsaved import report_unsaved
+from stoker.resume.carried_gradients import carried_gradients, restore_gradients
 
 GENERATOR = random.Random(1)
 COUNTS = {}
@@ -293,14 +294,18 @@ class Change(Hook):
             self.change(self, run.engine)
 
 
-def train(run_dir, change, epochs, more=()):
+def nothing(hook, engine):
+    pass
+
+
+def train(run_dir, change, epochs, more=(), step=None):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     engine = Engine(model, optimizer, nn.CrossEntropyLoss(), lr_scheduler=scheduler)
     stock = [hooks.Checkpoint("1st"), Change(change), *more]
-    trainer = Trainer(engine, stock, run_dir=run_dir)
+    trainer = Trainer(engine, stock, step=step, run_dir=run_dir)
     trainer.fit(DataLoader(DATA, 4), epochs=epochs)
     return trainer
 
@@ -363,6 +368,50 @@ def test_a_part_that_a_hook_replaces_is_reported_at_the_next_save(tmp_path, chan
     assert REPLACED[change] in caplog.text
 
 
+class ByHand(Step):
+    """Updates after every third step."""
+
+    steps = 0
+
+    def train(self, run):
+        output = self.forward(run.engine, run.batches[0])
+        run.add_output(output)
+        self.backward(run.engine, output.loss)
+        self.steps += 1
+        if self.steps % 3 == 0:
+            run.engine.step()
+            run.engine.zero_grad()
+
+
+def test_gradients_that_a_step_accumulates_by_hand_are_restored(tmp_path):
+    straight = train(tmp_path / "straight", nothing, 4, step=ByHand())
+    train(tmp_path / "resumed", nothing, 2, step=ByHand())
+    resumed = train(tmp_path / "resumed", nothing, 4, step=ByHand())
+    for one, other in zip(
+        straight.engine.model.parameters(), resumed.engine.model.parameters(), strict=True
+    ):
+        assert one.equal(other)
+
+
+def test_gradients_that_the_next_step_clears_are_not_saved():
+    class Clears(Step):
+        def train(self, run):
+            run.engine.zero_grad()
+            self.backward(run.engine, self.forward(run.engine, run.batches[0]).loss)
+            run.engine.step()
+
+    model = nn.Linear(2, 2)
+    model.weight.grad = torch.ones(2, 2)
+    engine = Engine(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert carried_gradients(Clears(), engine) == carried_gradients(Step(), engine) == {}
+    found = carried_gradients(ByHand(), engine)
+    assert found.keys() == {"weight"}
+    restore_gradients(found, engine)
+    for wrong in ({"other": found["weight"]}, {"weight": torch.ones(3)}, [], {"weight": 1}):
+        with pytest.raises(ValueError, match="gradient"):
+            restore_gradients(wrong, engine)
+
+
 class Spread:
     """A metric without ``state_dict``."""
 
@@ -390,7 +439,7 @@ def test_a_metric_without_a_state_dict_resumes_within_an_epoch(tmp_path):
 
     def start(name, *more):
         spread = hooks.Metrics(Spread(), on="train")
-        return train(tmp_path / name, lambda hook, engine: None, 2, [spread, *more]).history
+        return train(tmp_path / name, nothing, 2, [spread, *more]).history
 
     straight = start("straight")
     with pytest.raises(KeyboardInterrupt):

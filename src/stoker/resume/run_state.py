@@ -22,6 +22,7 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
+from stoker.resume.carried_gradients import carried_gradients, restore_gradients
 from stoker.resume.changed_parts import ChangedParts
 from stoker.resume.history_files import HistoryFiles
 from stoker.resume.imported import is_imported
@@ -97,7 +98,10 @@ class RunState:
         observed = {} if dist.is_main() else self._observed()
         captured = self.user_state.capture() if self.user_state.begun else []
         self.parts.report(self.run.engine)
-        return {"random": random_state(), "user_state": captured, **position, **observed}
+        carried = carried_gradients(self.step, self.run.engine)
+        gradients = {"gradients": carried} if carried else {}
+        own = {"random": random_state(), "user_state": captured, **gradients}
+        return {**own, **position, **observed}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """Return what can be read from a checkpoint without loading it.
@@ -189,6 +193,7 @@ class RunState:
                 raise ValueError("it has no state of user code: another version of Stoker saved it")
             with preserve_rng():
                 set_random_state(saved.own["random"])  # raises now what `finish` would raise
+            restore_gradients(saved.own.get("gradients", {}), run.engine)
         if saved.own is not None and "feeder" in saved.own:
             feeder.load_state_dict(saved.own["feeder"])
         if shared["run"]["limits"] == [run.max_epochs, run.max_steps]:
