@@ -30,6 +30,7 @@ from numpy.random import mtrand
 _NAMES = (
     "stoker torch numpy pandas pyarrow scipy sklearn PIL cv2 h5py datasets tokenizers transformers "
     "accelerate safetensors torchmetrics torchdata tqdm rich wandb mlflow tensorboard tensorboardX "
+    "huggingface_hub filelock httpx httpcore "
     "matplotlib psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf "
     "pytest _pytest pluggy xdist hypothesis coverage IPython ipykernel"
 )
@@ -135,18 +136,21 @@ def reading_functions(cls: type) -> dict[str, FunctionType]:
     """Return the methods of a class that run while it is used, by name.
 
     They are those reachable from where reading begins; for a class without any, from its public
-    methods; and operators such as ``__mul__``. What only ``__init__`` calls is left out.
+    methods; and operators such as ``__mul__`` of a class that is not of an installed package.
+    What only ``__init__`` calls is left out.
     """
     methods = _methods(cls)
     names = [name for name in methods if name in _READING]
     names = names or [name for name in methods if not name.startswith("_")]
-    return _reachable([*names, *filter(_is_operator, methods)], methods)
+    operators = [name for name in methods if _is_operator(name) and _is_own(methods[name])]
+    return _reachable([*names, *operators], methods)
 
 
 def other_functions(cls: type) -> dict[str, FunctionType]:
     """Return the methods of a class that others may call besides reading it, by name."""
     methods, reading = _methods(cls), reading_functions(cls)
-    found = _reachable([name for name in methods if not name.startswith("_")], methods)
+    public = [n for n, one in methods.items() if not n.startswith("_") and _is_own(one)]
+    found = _reachable(public, methods)
     return {name: function for name, function in found.items() if name not in reading}
 
 
@@ -158,6 +162,10 @@ def _methods(cls: type) -> dict[str, FunctionType]:
         for name, attribute in vars(base).items()
         if (function := as_function(attribute)) is not None
     }
+
+
+def _is_own(function: FunctionType) -> bool:
+    return is_user_file(function.__code__.co_filename)
 
 
 def _is_operator(name: str) -> bool:
