@@ -377,6 +377,11 @@ SAVED = {
     "ChainMap": (ChainMap, lambda h: h.value.update(a=1), dict),
     "Queue": (Queue, lambda h: h.value.put(3), lambda v: list(v.queue)),
     "Namespace": (lambda: Namespace(n=0), lambda h: setattr(h.value, "n", 3), lambda v: v.n),
+    "SeedSequence": (
+        lambda: np.random.SeedSequence(0),
+        lambda h: h.value.spawn(2),
+        lambda v: v.spawn(1)[0].spawn_key,
+    ),
     "PCG64": (lambda: np.random.PCG64(0), lambda h: h.value.random_raw(3), lambda v: v.state),
     "scheduler": (plateau, decayed, lambda v: (v.best, v.num_bad_epochs)),
     "Parameter": (
@@ -411,7 +416,6 @@ SAVED = {
 
 REPORTED = {
     "DataFrame": (lambda: pd.DataFrame({"w": [1.0]}), lambda h: h.value.__setitem__("w", [2.0])),
-    "SeedSequence": (lambda: np.random.SeedSequence(0), lambda h: h.value.spawn(2)),
     "SobolEngine": (lambda: torch.quasirandom.SobolEngine(2), lambda h: h.value.draw(3)),
     "sparse": (lambda: torch.eye(2).to_sparse(), lambda h: h.value._values().mul_(2)),
     "object array": (

@@ -6,6 +6,7 @@ logged when the run starts.
 """
 
 import enum
+import functools
 import itertools
 import multiprocessing
 import random
@@ -33,9 +34,10 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     WeightedRandomSampler,
+    default_collate,
 )
 
-from stoker import Hook, Step
+from stoker import Hook, Step, hooks
 from stoker.data import SeededDataset
 
 SIZE, BATCH = 26, 4  # seven batches, the last one short
@@ -191,6 +193,18 @@ def _():
             return self.indices
 
     return sampled(InPlace())
+
+
+@kind("samplers", "a generator that spawns one per pass")
+def _():
+    class Sampler(Order):
+        def __init__(self):
+            self.rng = np.random.default_rng(3)
+
+        def order(self):
+            return self.rng.spawn(1)[0].permutation(SIZE).tolist()
+
+    return sampled(Sampler())
 
 
 class Lazy(Order):
@@ -387,6 +401,56 @@ def _():
             return self._cache[index]
 
     return reading(Cached())
+
+
+class Counted:
+    """A decorator that counts."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function, self.calls = function, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.function(x) * (1 + 0.01 * self.calls)
+
+
+@Counted
+def doubled(x):
+    return 2 * x
+
+
+@kind("datasets", "a decorator that counts")
+def _():
+    class Decorated(Points):
+        def change(self, x, index):
+            return doubled(x)
+
+    return reading(Decorated())
+
+
+NOISE = random.Random(8)
+
+
+@kind("datasets", "operators and a missing key with a generator of the module")
+def _():
+    class Missing(dict):
+        def __missing__(self, key):
+            return 0.1 * NOISE.random()
+
+    class Jitter:
+        def __rmul__(self, x):
+            return x * (1 + 0.1 * NOISE.random())
+
+    class Noisy(Points):
+        def __init__(self):
+            super().__init__()
+            self.shift, self.jitter = Missing(), Jitter()
+
+        def change(self, x, index):
+            return float(x[0]) * self.jitter + x + self.shift[index]
+
+    return reading(Noisy())
 
 
 class Image:
@@ -628,6 +692,15 @@ def _():
     return {"loader": list(DataLoader(plain(), BATCH))}
 
 
+@kind("streams", "DataPipes with a shuffle buffer")
+def _():
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    data = plain()
+    pipe = IterableWrapper(list(range(SIZE))).shuffle(buffer_size=10)
+    return {"loader": DataLoader(pipe.map(data.__getitem__), BATCH)}
+
+
 @kind("streams", "StatefulDataLoader")
 def _():
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -755,6 +828,19 @@ def _():
         return x + torch.rand(()), torch.tensor([y for _, y in samples])
 
     return reading(plain(), num_workers=1, collate_fn=collate)
+
+
+@kind("workers", "a collate function that counts", "Scaled.most (float) changes")
+def _():
+    class Scaled:
+        most = 0.0
+
+        def __call__(self, samples):
+            inputs, targets = default_collate(samples)
+            self.most = max(self.most, float(inputs.abs().max()))
+            return inputs / self.most, targets
+
+    return reading(plain(), collate_fn=Scaled(), num_workers=2)
 
 
 @kind("workers", "a dataset with its own generator", "rng (Generator) changes while worker")
@@ -1002,6 +1088,67 @@ def _():
             return output
 
     return trained(step=Teacher())
+
+
+@kind("training", "an iterator that is created late", "others (_SingleProcessDataLoaderIter)")
+def _():
+    class Second(Step):
+        def __init__(self):
+            self.loader, self.others = DataLoader(plain(), BATCH, shuffle=True), None
+
+        def forward(self, engine, batch):
+            if self.others is None:
+                self.others = iter(self.loader)
+            inputs, targets = next(self.others, batch)
+            return super().forward(engine, (inputs[: len(batch[0])], targets[: len(batch[0])]))
+
+    return trained(step=Second())
+
+
+@kind("training", "an object made from the first batch", "step.center was None and is a new")
+def _():
+    class Center:
+        def __init__(self, inputs):
+            self.mean = inputs.mean(0)
+
+    class Centered(Step):
+        center = None
+
+        def forward(self, engine, batch):
+            if self.center is None:
+                self.center = Center(batch[0])
+            return super().forward(engine, (batch[0] - self.center.mean, batch[1]))
+
+    return trained(step=Centered())
+
+
+@kind("training", "a hook that sets clipping and the criterion")
+def _():
+    class Later(Hook):
+        def __init__(self):
+            self.smooth = nn.CrossEntropyLoss(label_smoothing=0.3)
+
+        def after_epoch(self, run):
+            if run.epoch == 1:
+                run.engine.clip_norm = 0.01
+                run.engine.set_criterion(self.smooth)
+
+    return trained(hooks=[Later()])
+
+
+@kind("training", "a metric without state_dict")
+def _():
+    class Spread:
+        def reset(self):
+            self.values = []
+
+        def update(self, outputs, targets):
+            self.values.append(float(outputs.std()))
+
+        def compute(self):
+            return max(self.values) - min(self.values)
+
+    return trained(hooks=[hooks.Metrics(Spread(), on="train")])
 
 
 @kind("training", "an iterator over other data", "others (cycle) changes during training")

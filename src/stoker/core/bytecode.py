@@ -30,6 +30,7 @@ from numpy.random import mtrand
 _NAMES = (
     "stoker torch numpy pandas pyarrow scipy sklearn PIL cv2 h5py datasets tokenizers transformers "
     "accelerate safetensors torchmetrics torchdata tqdm rich wandb mlflow tensorboard tensorboardX "
+    "huggingface_hub filelock httpx httpcore "
     "matplotlib psutil fsspec requests aiohttp boto3 ray pyspark yaml omegaconf "
     "pytest _pytest pluggy xdist hypothesis coverage IPython ipykernel"
 )
@@ -56,9 +57,20 @@ _LOADS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
 _LOADS_LOCAL = {"LOAD_FAST", "LOAD_DEREF", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_CLOSURE"}
 _STORES_LOCAL = {"STORE_FAST", "STORE_DEREF"}
 _SKIPPED = {"PUSH_NULL", "EXTENDED_ARG"}
+_ENDS_STATEMENT = ("STORE", "DELETE", "POP", "JUMP", "FOR_ITER", "RETURN", "RAISE", "RERAISE")
 
 _READING = {"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"}
 """Where reading a dataset, a sampler or a transform begins."""
+
+_LIFECYCLE = frozenset(
+    [
+        *("__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"),
+        *("__set_name__", "__repr__", "__str__", "__format__", "__dir__", "__sizeof__", "__hash__"),
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__del__"),
+        *("__deepcopy__", "__getnewargs__", "__getnewargs_ex__"),
+    ]
+)
+"""What Python calls to create, copy and show an object, not while it is used."""
 
 
 @lru_cache(maxsize=4000)
@@ -84,6 +96,7 @@ class Facts:
         called: the names of attributes it loads, among them those of methods it calls.
         counts: attributes and global variables that it sets from their own value.
         sets: attributes that it sets.
+        renews: attributes that it sets before it reads them.
         fills: attributes whose container it modifies.
         draws: the global generators it draws from: "random", "numpy", "torch", or "os" for numbers
             of the operating system, which no seed repeats.
@@ -95,6 +108,7 @@ class Facts:
     called: set[str] = field(default_factory=set)
     counts: set[str] = field(default_factory=set)
     sets: set[str] = field(default_factory=set)
+    renews: set[str] = field(default_factory=set)
     fills: set[str] = field(default_factory=set)
     draws: set[str] = field(default_factory=set)
     draws_while_yielding: set[str] = field(default_factory=set)
@@ -122,17 +136,44 @@ def reading_functions(cls: type) -> dict[str, FunctionType]:
     """Return the methods of a class that run while it is used, by name.
 
     They are those reachable from where reading begins; for a class without any, from its public
-    methods. What only ``__init__`` calls is left out.
+    methods; and operators such as ``__mul__`` of a class that is not of an installed package.
+    What only ``__init__`` calls is left out.
     """
-    methods = {
+    methods = _methods(cls)
+    names = [name for name in methods if name in _READING]
+    names = names or [name for name in methods if not name.startswith("_")]
+    operators = [name for name in methods if _is_operator(name) and _is_own(methods[name])]
+    return _reachable([*names, *operators], methods)
+
+
+def other_functions(cls: type) -> dict[str, FunctionType]:
+    """Return the methods of a class that others may call besides reading it, by name."""
+    methods, reading = _methods(cls), reading_functions(cls)
+    public = [n for n, one in methods.items() if not n.startswith("_") and _is_own(one)]
+    found = _reachable(public, methods)
+    return {name: function for name, function in found.items() if name not in reading}
+
+
+def _methods(cls: type) -> dict[str, FunctionType]:
+    return {
         name: function
         for base in reversed(cls.__mro__)
         if not is_library(base.__module__)
         for name, attribute in vars(base).items()
         if (function := as_function(attribute)) is not None
     }
-    names = [name for name in methods if name in _READING]
-    names = names or [name for name in methods if not name.startswith("_")]
+
+
+def _is_own(function: FunctionType) -> bool:
+    return is_user_file(function.__code__.co_filename)
+
+
+def _is_operator(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in _LIFECYCLE
+
+
+def _reachable(names: list[str], methods: Mapping[str, FunctionType]) -> dict[str, FunctionType]:
+    """Return the methods with some names, and those that they call."""
     found: dict[str, FunctionType] = {}
     while names:
         name = names.pop()
@@ -173,7 +214,8 @@ def _read(
     package = namespace.get("__package__") or ""
     modules = {**enclosed, **_local_modules(instructions, package, facts)}
     for one in instructions:
-        if one.starts_line is not None and one.starts_line is not False:
+        begins = one.starts_line is not None and one.starts_line is not False
+        if begins and line and line[-1].opname.startswith(_ENDS_STATEMENT):
             line = []
         before, current = current, _follow(one, current, modules, namespace, facts)
         if isinstance(before, ModuleType) and one.opname not in _LOADS_ATTRIBUTE | _SKIPPED:
@@ -250,16 +292,25 @@ def _is_load(instruction: Any) -> bool:
 def _note_writes(one: Any, line: list[Any], facts: Facts) -> None:
     """Note an attribute or variable that a line sets from its own value, or fills."""
     if one.opname in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
+        if one.argval not in facts.called:
+            facts.renews.add(one.argval)
         facts.sets.add(one.argval)
         loads = {i.argval for i in line if i.opname in _LOADS_ATTRIBUTE | _LOADS_NAME}
-        combines = any(i.opname.startswith(("BINARY", "INPLACE")) for i in line)
-        if one.argval in loads and combines:
+        if one.argval in loads and _combines(line):
             facts.counts.add(one.argval)
     elif one.opname in _LOADS_ATTRIBUTE and one.argval in _MUTATORS and line:
         facts.fills.update(i.argval for i in line[-1:] if _is_load(i))
     elif one.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
         facts.fills.update(i.argval for i in line if _is_load(i))
         facts.counts.update(_counted_items(line))
+
+
+def _combines(line: list[Any]) -> bool:
+    """Return whether a statement computes something from at least two values."""
+    if any(i.opname.startswith(("BINARY", "INPLACE")) for i in line):
+        return True
+    variables = {i.argval for i in line if i.opname in _LOADS_LOCAL} - {"self", "cls"}
+    return bool(variables) and any(i.opname.startswith("CALL") for i in line)
 
 
 def _counted_items(line: list[Any]) -> Iterator[str]:

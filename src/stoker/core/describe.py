@@ -41,6 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stoker.core.attributes import attributes
 from stoker.core.bytecode import (
     changed_attributes,
     changed_names,
@@ -55,8 +56,9 @@ from stoker.core.bytecode import (
 )
 from stoker.core.digest import array_text, digest, file_text, tensor_text
 from stoker.core.library_values import belongs_to_process
-from stoker.core.object_search import RNGS, attributes, global_hooks, hooks_of
+from stoker.core.object_search import RNGS
 from stoker.core.seed import seed_or_none
+from stoker.core.torch_hooks import global_hooks, hooks_of
 from stoker.core.tree import CONTAINERS, is_container, raw_items
 
 Plain: TypeAlias = str | int | float | bool | list[Any] | None

@@ -88,6 +88,23 @@ def _set_content(variable: contextvars.ContextVar[Any], content: list[Any]) -> N
         variable.set(value)
 
 
+def bit_state(generator: np.random.BitGenerator) -> dict[str, Any]:
+    """Return the state of a bit generator, and how many generators it has spawned, if any."""
+    spawned = getattr(generator.seed_seq, "n_children_spawned", 0)
+    return {**generator.state, **({"spawned": spawned} if spawned else {})}
+
+
+def set_bit_state(generator: np.random.BitGenerator, state: dict[str, Any]) -> None:
+    """Restore what `bit_state` returned."""
+    generator.state = {name: value for name, value in state.items() if name != "spawned"}
+    if isinstance(generator.seed_seq, np.random.SeedSequence):
+        _set_spawned(generator.seed_seq, state.get("spawned", 0))
+
+
+def _set_spawned(sequence: np.random.SeedSequence, count: int) -> None:
+    sequence.spawn(count - sequence.n_children_spawned)  # a negative number takes them back
+
+
 CODECS: dict[str, _Codec] = {
     "bytes": _Codec((bytearray, array), bytes, _write_items),
     "shared memory": _Codec(
@@ -101,10 +118,9 @@ CODECS: dict[str, _Codec] = {
         _write_masked,
         lambda content: np.ma.MaskedArray(*content),
     ),
-    "bit generator": _Codec(
-        (np.random.BitGenerator,),
-        lambda value: value.state,
-        lambda value, state: setattr(value, "state", state),
+    "bit generator": _Codec((np.random.BitGenerator,), bit_state, set_bit_state),
+    "seed sequence": _Codec(
+        (np.random.SeedSequence,), lambda value: value.n_children_spawned, _set_spawned
     ),
     "context variable": _Codec((contextvars.ContextVar,), _content_of, _set_content),
     "path": _Codec((PurePath,), str, build=Path),

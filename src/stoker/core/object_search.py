@@ -38,15 +38,18 @@ from numpy.random import mtrand
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.core.attributes import attributes
 from stoker.core.batch_list import leaves_of
 from stoker.core.bytecode import (
     as_function,
     facts_of,
     is_library,
     is_user_file,
+    other_functions,
     reading_functions,
 )
 from stoker.core.library_values import CACHES, IMMUTABLE, codec_of_type, is_library_value
+from stoker.core.torch_hooks import global_hooks, hooks_of
 from stoker.core.tree import CONTAINERS, is_container, is_sharded
 
 Place: TypeAlias = tuple[str, Any]
@@ -85,6 +88,7 @@ MAX_ITEMS = 10_000
 
 _LEAVES = (*RNGS, *ITERATORS)
 _MAX_DEPTH = 24
+_SMALLEST_ADDRESS = 2**20
 MAX_VALUES = 30_000
 _MAX_OBJECTS = 1000
 """How many objects of a list or dict are searched."""
@@ -104,11 +108,6 @@ _LOADER_NAMES = frozenset(
     vars(DataLoader(TensorDataset())).keys() | {"by_sample", "_iterator", "next_iter_state"}
 )
 _MODULE_NAMES = frozenset(vars(nn.Module()).keys() - {"training"})
-_HOOKS: dict[type, tuple[str, ...]] = {
-    nn.Module: ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    Tensor: ("_backward_hooks", "_post_accumulate_grad_hooks"),
-    torch.optim.Optimizer: ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
-}
 OF_OPTIMIZER = frozenset(
     [
         *("defaults", "param_groups", "state", "step", "zero_grad", "_opt_called"),
@@ -150,6 +149,14 @@ class Reference:
     kind: str
 
 
+@dataclass(frozen=True)
+class Attributes:
+    """Some attributes of an object, as the root of a search."""
+
+    owner: Any
+    names: tuple[str, ...]
+
+
 @dataclass
 class Found:
     """What a search found.
@@ -162,6 +169,7 @@ class Found:
         references: the objects and functions that attributes refer to, by place.
         objects: the same objects, by path.
         registered: the parameters and buffers of a model, which others save.
+        addressed: the places of dicts whose keys are addresses: ``counts[id(self)]``.
     """
 
     owners: dict[str, Any] = field(default_factory=dict)
@@ -171,6 +179,7 @@ class Found:
     references: dict[Place, Reference] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     registered: set[str] = field(default_factory=set)
+    addressed: set[Place] = field(default_factory=set)
 
 
 class ValuesByPosition:
@@ -198,6 +207,8 @@ def search(
     searcher = _Searcher({id(one) for one in (*_GLOBAL_RNGS, *ignore)}, known)
     for name, root in roots:
         searcher.root(name, root)
+    searcher.search_other_methods()
+    searcher.note_addresses()
     return searcher.found
 
 
@@ -217,18 +228,41 @@ class _Searcher:
         self._paths: dict[int, str] = {}
         self._classes: set[int] = set()
         self._saved: set[int] = set()  # modules whose parameters and buffers others save
+        self._searched_all: set[int] = set()
+        self._deferred: list[tuple[type, int]] = []
 
     def root(self, name: str, value: Any) -> None:
         if name in SAVED_ROOTS and isinstance(value, nn.Module):
             self._saved.update(map(id, value.modules()))
         holder = [value]  # so that a root that is a plain container is found as well
         self.found.owners[name] = holder
-        if isinstance(value, torch.optim.Optimizer):
+        if isinstance(value, Attributes):
+            self.found.owners[name] = value.owner
+            for key in value.names:
+                self._visit(name, key, getattr(value.owner, key), f"{name}.{key}", _MAX_DEPTH)
+        elif isinstance(value, torch.optim.Optimizer):
             self._optimizer(name, value)
         elif is_container(value) or isinstance(value, _ROOT_VALUES):
             self._visit(name, 0, value, name, _MAX_DEPTH)
         else:
             self._search(name, value, _MAX_DEPTH)
+
+    def search_other_methods(self) -> None:
+        """Search the variables of methods that others may call besides reading an object."""
+        functions = dict(self.found.functions)
+        while self._deferred:
+            cls, depth = self._deferred.pop()
+            for name, function in other_functions(cls).items():
+                self._function(f"{cls.__qualname__}.{name}", function, depth)
+        self.found.functions = functions  # not those, which draw and count elsewhere
+
+    def note_addresses(self) -> None:
+        """Note dicts whose keys are addresses of objects, which differ in each process."""
+        for place, value in self.found.values.items():
+            if isinstance(value, dict) and value:
+                key = next(dict.__iter__(value))
+                if type(key) is int and key > _SMALLEST_ADDRESS and key in self._seen:
+                    self.found.addressed.add(place)
 
     def _visit(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
         """Record a value, or search the object that it is."""
@@ -238,13 +272,13 @@ class _Searcher:
         elif type(value) in SCALAR_TYPES or isinstance(value, _REPLACED):
             found.values[owner, key] = value
         elif isinstance(value, _METHODS):
-            self._method(path, value, depth)
+            self._bound(owner, key, value, path, depth)
         elif id(value) in self._seen:
             self._again(owner, key, value)
         elif len(found.values) > MAX_VALUES or depth == 0:
             found.complete = found.complete and not depth
         elif isinstance(value, _LEAVES) or _is_array(value) or is_iterator(value):
-            self._first_at(owner, key, value)
+            self._leaf(owner, key, value, path, depth)
         elif is_container(value):
             self._first_at(owner, key, value)
             self._container(value, path, depth)
@@ -260,6 +294,18 @@ class _Searcher:
         elif _is_of_user(value):
             path = self._refer(owner, key, value, path)
         self._search(path, value, depth)
+
+    def _bound(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
+        """Search a bound method, and record which one a place refers to if a user wrote it."""
+        if _is_of_user(value):
+            path = self._refer(owner, key, value, path)
+        self._method(path, value, depth)
+
+    def _leaf(self, owner: str, key: Any, value: Any, path: str, depth: int) -> None:
+        """Record an array, a generator or an iterator, and the attributes that a user gave it."""
+        self._first_at(owner, key, value)
+        if isinstance(value, (*RNGS, *ARRAYS)) and not is_library(type(value).__module__):
+            self._object(path, value, attributes(value), depth)
 
     def _first_at(self, owner: str, key: Any, value: Any) -> None:
         self._seen.add(id(value))
@@ -322,11 +368,18 @@ class _Searcher:
             self._class(value, depth)
         elif isinstance(value, weakref.ref):
             self._search(path, value(), depth)
-        elif (function := as_function(value)) is not None:
+        else:
+            self._instance(path, value, depth)
+
+    def _instance(self, path: str, value: Any, depth: int) -> None:
+        """Search an object with attributes, or the function behind a wrapper of a library."""
+        is_own = not is_library(type(value).__module__)
+        function = None if is_own else as_function(value)
+        if function is not None:
             self._search(path, function, depth)
         else:
             held = attributes(value)
-            is_open = not is_library(type(value).__module__) or _is_open(type(value))
+            is_open = is_own or _is_open(type(value))
             held = held if is_open else _held_by_library(value, held)
             if is_open or held:
                 self._object(path, value, held, depth)
@@ -375,6 +428,9 @@ class _Searcher:
             return
         for name, function in reading_functions(cls).items():
             self._function(f"{cls.__qualname__}.{name}", function, depth)
+        if id(cls) not in self._searched_all:
+            self._searched_all.add(id(cls))
+            self._deferred.append((cls, depth))
 
     def _variables(self, module: ModuleType, depth: int) -> None:
         """Search all variables of a user's module, of which an object keeps a reference."""
@@ -446,7 +502,9 @@ class _Searcher:
         kind = type(optimizer)
         if not is_library(kind.__module__):
             own = as_function(kind.state_dict) if _saves_itself(kind) else None
-            saved = OF_OPTIMIZER | (facts_of(own).called if own is not None else set())
+            saved = OF_OPTIMIZER - {"defaults"} | (
+                facts_of(own).called if own is not None else set()
+            )
             held = {n: v for n, v in attributes(optimizer).items() if n not in saved}
             if not {"__dict__", "vars"} & saved:
                 self._object(path, optimizer, held, _MAX_DEPTH)
@@ -480,22 +538,6 @@ def _saves_itself(kind: type[torch.optim.Optimizer]) -> bool:
     return kind.state_dict is not torch.optim.Optimizer.state_dict
 
 
-def hooks_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what torch calls around a module, a gradient or an optimizer's step, with names."""
-    kinds = next((kinds for kind, kinds in _HOOKS.items() if isinstance(owner, kind)), ())
-    for kind in kinds:
-        for number, hook in enumerate((getattr(owner, kind, None) or {}).values()):
-            yield f"{kind.strip('_')}[{number}]", hook
-
-
-def global_hooks() -> Iterator[tuple[str, Any]]:
-    """Yield what torch calls around every module, with names."""
-    for kind in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks"):
-        hooks = getattr(nn.modules.module, f"_global_{kind}", {})
-        for number, hook in enumerate(hooks.values()):
-            yield f"global_{kind}[{number}]", hook
-
-
 _SEARCHERS: dict[type, Callable[[_Searcher, str, Any, int], None]] = {
     FunctionType: _Searcher._function,
     MethodType: _Searcher._method,
@@ -511,36 +553,6 @@ def _searcher_for(kind: type) -> Callable[[_Searcher, str, Any, int], None] | No
     return next((one for base, one in _SEARCHERS.items() if issubclass(kind, base)), None)
 
 
-def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object holds itself, without running its code."""
-    held: dict[str, Any] = {}
-    for cls, descriptor in _slots_of(type(value)):  # type: ignore[arg-type]
-        try:
-            held[descriptor.__name__] = descriptor.__get__(value, cls)
-        except AttributeError:  # not set, or __dict__ itself
-            continue
-    if isinstance(value, threading.local):
-        held.update(threading.local.__getattribute__(value, "__dict__"))  # those of this thread
-    with suppress(AttributeError):
-        held.update(object.__getattribute__(value, "__dict__"))
-    held.pop("__dict__", None)
-    held.pop("__weakref__", None)
-    return held
-
-
-@functools.lru_cache(maxsize=4000)
-def _slots_of(kind: type) -> list[tuple[type, Any]]:
-    """Return the slots of a class, each with the class that defines it."""
-    found: list[tuple[type, Any]] = []
-    for cls in reversed(kind.__mro__):
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            hidden = name.startswith("__") and not name.endswith("__")
-            full = f"_{cls.__name__.lstrip('_')}{name}" if hidden else name
-            found.append((cls, vars(cls).get(full)))
-    return found
-
-
 def is_iterator(value: Any) -> bool:
     """Return whether a value of a library advances when it is used, and cannot be saved."""
     if isinstance(value, ITERATORS):
@@ -551,16 +563,19 @@ def is_iterator(value: Any) -> bool:
 
 
 def _is_of_user(value: Any) -> bool:
-    """Return whether this is a user's object or function, or a library's module."""
+    """Return whether this is a user's object, method or function, or a library's module."""
     if isinstance(value, FunctionType):
         return not is_library(value.__module__)
+    if isinstance(value, _METHODS):
+        return isinstance(value, MethodType) and _is_of_user(value.__self__)
     if isinstance(value, ModuleType | Tensor) or is_container(value):
         return False
     is_own = not is_library(type(value).__module__) or _is_open(type(value))
-    return is_own or isinstance(value, nn.Module | type)
+    return is_own or isinstance(value, nn.Module | type | functools.partial)
 
 
 def _kind_name(value: Any) -> str:
+    value = value.__func__ if isinstance(value, MethodType) else value
     named = value if isinstance(value, FunctionType | type) else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -569,7 +584,7 @@ def _is_state_of_class(value: Any) -> bool:
     """Return whether an attribute of a class may change: a value, a cache, an object of a user."""
     if is_value(value) or isinstance(value, CACHES):
         return True
-    is_code = isinstance(value, FunctionType | type | nn.Module) or as_function(value) is not None
+    is_code = isinstance(value, FunctionType | type | nn.Module)
     return codec_of_type(type(value)) or not (is_code or is_library(type(value).__module__))
 
 

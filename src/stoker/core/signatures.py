@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stoker.core.batch_list import BatchListState, leaves_of, tensors_of
 from stoker.core.digest import digest
-from stoker.core.library_values import is_subclass, library_signature
+from stoker.core.library_values import bit_state, is_subclass, library_signature
 from stoker.core.object_search import (
     ARRAYS,
     MAX_ITEMS,
@@ -148,7 +148,7 @@ def rng_state(generator: Any) -> Any:
         version, keys, gauss = generator.getstate()
         return [version, np.array(keys, dtype=np.int64), gauss]
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
+        return bit_state(generator.bit_generator)
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return generator.get_state()

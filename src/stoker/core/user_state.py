@@ -7,13 +7,15 @@ change, is never overridden. What cannot be saved is reported once.
 """
 
 import random
+import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from enum import Enum, Flag
 from functools import partial
+from inspect import getattr_static
 from types import CellType
 from typing import Any, TypeAlias
 
@@ -22,13 +24,14 @@ import torch
 from torch import Tensor, nn
 
 from stoker.core.batch_list import leaves_of
-from stoker.core.bytecode import facts_of
+from stoker.core.bytecode import facts_of, is_library
 from stoker.core.library_values import (
     CACHES,
     CODECS,
     codec_of,
     is_open_for_reading,
     keeps_random_results,
+    set_bit_state,
 )
 from stoker.core.log import get_logger
 from stoker.core.object_search import (
@@ -85,14 +88,17 @@ class UserState:
     Args:
         roots: returns the objects to search, by name.
         ignore: returns objects that others save.
+        is_data: whether the objects read data, which decides what they create.
     """
 
     def __init__(
         self,
         roots: Callable[[], Iterable[tuple[str, Any]]],
         ignore: Callable[[], Iterable[Any]] = tuple,
+        *,
+        is_data: bool = False,
     ) -> None:
-        self._roots, self._ignore = roots, ignore
+        self._roots, self._ignore, self._is_data = roots, ignore, is_data
         self._reported: set[str] = set()
         self._rewound: dict[Place, Any] = {}
         self._late: dict[Place, Any] = {}
@@ -164,7 +170,7 @@ class UserState:
                 if self._has_changed(place, value):
                     entries += self._captured(found, place, value)
             elif _advances(value, found):
-                if place not in self._baseline:
+                if not _is_renewed(place, found):
                     self._report(place, value, _fix_of(value))
             elif isinstance(value, RNGS) or self._has_changed(place, value):
                 entries += self._captured(found, place, value)
@@ -188,17 +194,23 @@ class UserState:
         for place, reference in self._refers.items():
             if place not in saved and found.references.get(place, reference) != reference:
                 self._put(found, place, {"object": reference.name}, None)
+        self._put_first(found, saved)
+        self._put_all(found, entries)
+
+    def _put_first(self, found: Found, saved: Container[Place]) -> None:
+        """Restore the values with which the run began, apart from those that were saved."""
         for place, first in self._first.items():
             if place in saved or place not in found.values:
                 continue
             value = found.values[place]
+            if is_iterator(value):  # this pass has begun already
+                continue
             if signature(value) == self._baseline[place] or self._was_created(place, value):
                 continue
             if first is not _MISSING:
                 self._put(found, place, first, value)
             elif not _is_harmless_cache(value, found):
                 self._report(place, value, "keep it small")
-        self._put_all(found, entries)
 
     def _put_all(self, found: Found, entries: Entries) -> None:
         """Restore entries; values that several places share come last."""
@@ -258,6 +270,9 @@ class UserState:
         if place[0] not in self._owners:
             self._report(place, value, "create it before training begins")
             return []
+        if place in found.addressed:
+            self._report(place, value, "use keys that are the same in each process, not id()")
+            return []
         try:
             saved = _encode(value)
             if type(value) in _REPLACEABLE and self._was_replaced(place, value):
@@ -281,7 +296,7 @@ class UserState:
         if now.name is not None:
             return [] if first == now else [[*place, {"object": now.name}]]
         is_other = first is not None and first.kind != now.kind
-        if is_other or (first is None and place[1] in _counted(found)):
+        if is_other or self._is_new_object(found, place, first):
             before = first.kind if first else None
             self._warn(
                 place,
@@ -290,6 +305,19 @@ class UserState:
                 "check with 'stoker prove'",
             )
         return []
+
+    def _is_new_object(self, found: Found, place: Place, first: Reference | None) -> bool:
+        """Return whether a place has an object with values that no saved value belongs to."""
+        if first is None and place[1] in _counted(found):
+            return True
+        path = name_of(place)
+        if not isinstance(place[1], str) or path in self._owners:
+            return False
+        below = (f"{path}.", f"{path}:", f"{path} ")
+        if not any(owner == path or owner.startswith(below) for owner, _ in found.values):
+            return False
+        is_own = any(place[1] in facts_of(one).sets for one in found.functions.values())
+        return first is not None or not (self._is_data and is_own and _is_deterministic(found))
 
     def _put(self, found: Found, place: Place, saved: Any, current: Any) -> None:
         owner = found.owners.get(place[0], _MISSING)
@@ -386,6 +414,15 @@ def _advances(value: Any, found: Found) -> bool:
         }
         return bool(is_read) and "seek" not in called
     return is_iterator(value)
+
+
+def _is_renewed(place: Place, found: Found) -> bool:
+    """Return whether each pass begins with a new iterator here."""
+    package = str(type(found.owners.get(place[0])).__module__).partition(".")[0]
+    if is_library(package) and package not in sys.stdlib_module_names:
+        return True
+    begins = (one for path, one in found.functions.items() if path.endswith(".__iter__"))
+    return any(place[1] in facts_of(one).renews for one in begins)
 
 
 def _is_harmless_cache(value: Any, found: Found) -> bool:
@@ -520,10 +557,11 @@ def _restore_value(owner: Any, key: Any, current: Any, saved: Any) -> None:
             current = _new_rng(content)
             _set(owner, key, current)
         _set_rng_state(current, content)
-    elif tag == "enum":
-        _set(owner, key, type(current)[content])
-    elif tag == "flag":
-        _set(owner, key, type(current)(content))
+    elif tag in ("enum", "flag"):
+        if current is _MISSING:
+            current = getattr_static(owner, key)  # that of the class
+        kind: Any = type(current)
+        _set(owner, key, kind[content] if tag == "enum" else kind(content))
     elif tag == "records":
         current[...] = np.frombuffer(content.tobytes(), current.dtype).reshape(current.shape)
     elif tag in CODECS and (restore := CODECS[tag].restore) is not None:
@@ -618,7 +656,7 @@ def _set_rng_state(generator: Any, state: Any) -> None:
         version, keys, gauss = state
         generator.setstate((version, tuple(keys.tolist()), gauss))
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        set_bit_state(generator.bit_generator, state)
     else:
         generator.set_state(state)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.object_search import attributes
+from stoker.core.attributes import attributes
 from stoker.core.seed import preserve_rng
 from stoker.core.types import Batch
 from stoker.data.in_memory import batches_of

@@ -226,7 +226,9 @@ class BatchFeeder:
             known: the state that another feeder of the same loader tracks.
         """
         if self.user_state is None:
-            self.user_state = known or UserState(lambda: roots_of(self.loader, self._name))
+            self.user_state = known or UserState(
+                lambda: roots_of(self.loader, self._name), is_data=True
+            )
             self._default_strategy.user_state = self._strategy.user_state = self.user_state
         if known is None:
             self.user_state.begin(self._restored)

@@ -6,10 +6,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from stoker.core.attributes import attributes
 from stoker.core.bytecode import is_library
 from stoker.core.describe import Description
 from stoker.core.digest import digest
-from stoker.core.object_search import OF_OPTIMIZER, attributes
+from stoker.core.object_search import OF_OPTIMIZER
 from stoker.core.tree import describe, tensors
 
 _OF_GROUP = frozenset(("params", "initial_lr", "foreach"))

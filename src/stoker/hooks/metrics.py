@@ -79,6 +79,11 @@ class Metrics(Hook):
         self._stages: Stages | None = None
         self.produces = (*(f"train/{n}" for n in self._train), *(f"val/{n}" for n in self._val))
 
+    @property
+    def unsaved(self) -> dict[str, Metric]:
+        """The training metrics that have no ``state_dict``, by name."""
+        return {n: one for n, one in self._train.items() if not isinstance(one, Stateful)}
+
     def attach(self, run: Run) -> None:
         """Move metrics to the device and register the training metrics as gauges."""
         self._stages, copies = run.engine.stages, run.engine.parallel_model.data_group

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker.config.lazy import Section
+from stoker.core.attributes import attributes
 from stoker.core.bytecode import only_observes, own_functions
 from stoker.core.describe import Description
-from stoker.core.object_search import attributes
 from stoker.core.seed import torch_seed
 from stoker.core.timers import timed_guard
 from stoker.data import Stream

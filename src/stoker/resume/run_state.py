@@ -22,6 +22,8 @@ from stoker.engine import Engine
 from stoker.engine.fused import is_fused
 from stoker.events import History
 from stoker.hooks.base.dispatch import HookList
+from stoker.resume.carried_gradients import carried_gradients, restore_gradients
+from stoker.resume.changed_parts import ChangedParts
 from stoker.resume.history_files import HistoryFiles
 from stoker.resume.imported import is_imported
 from stoker.resume.lookup import was_saved_in_another_layout
@@ -52,6 +54,7 @@ class RunState:
     accumulate: int
     user_state: UserState
     history_files: HistoryFiles = field(default_factory=HistoryFiles)
+    parts: ChangedParts = field(default_factory=ChangedParts)
 
     # Capture
 
@@ -94,7 +97,11 @@ class RunState:
         position = {"feeder": feeder.state_dict()} if feeder is not None else {}
         observed = {} if dist.is_main() else self._observed()
         captured = self.user_state.capture() if self.user_state.begun else []
-        return {"random": random_state(), "user_state": captured, **position, **observed}
+        self.parts.report(self.run.engine)
+        carried = carried_gradients(self.step, self.run.engine)
+        gradients = {"gradients": carried} if carried else {}
+        own = {"random": random_state(), "user_state": captured, **gradients}
+        return {**own, **position, **observed}
 
     def info(self, validated_at: int) -> dict[str, Any]:
         """Return what can be read from a checkpoint without loading it.
@@ -142,6 +149,7 @@ class RunState:
 
     def track(self, feeder: BatchFeeder) -> None:
         """Track state without a ``state_dict``, and report what of it cannot be saved."""
+        self.parts.begin(self.run.engine)
         feeder.track_state()
         feeder.report_unsaved()
         if not self.user_state.begun:
@@ -185,6 +193,7 @@ class RunState:
                 raise ValueError("it has no state of user code: another version of Stoker saved it")
             with preserve_rng():
                 set_random_state(saved.own["random"])  # raises now what `finish` would raise
+            restore_gradients(saved.own.get("gradients", {}), run.engine)
         if saved.own is not None and "feeder" in saved.own:
             feeder.load_state_dict(saved.own["feeder"])
         if shared["run"]["limits"] == [run.max_epochs, run.max_steps]:
@@ -273,11 +282,21 @@ class Restored:
         if self.saved.shared["run"]["ends_epoch"]:
             run.requests.active.add("end_epoch")
         if self.saved.own is not None:
-            self.state.user_state.restore(self.saved.own["user_state"])
+            with _criterion_kept(run.engine):
+                self.state.user_state.restore(self.saved.own["user_state"])
             set_random_state(self.saved.own["random"])
             shard = run.engine.parallel_model.data_rank
             if shard and was_saved_in_another_layout(self.saved.info, run.engine):
                 seed_all(int(torch.randint(2**31, ())) + shard)  # the saved ones are rank 0's
+
+
+@contextmanager
+def _criterion_kept(engine: Engine) -> Iterator[None]:
+    """Give the engine a criterion that the block restores, with what depends on it."""
+    before = engine.given_criterion
+    yield
+    if engine.given_criterion is not before:
+        engine.set_criterion(engine.given_criterion)
 
 
 def is_beyond(saved: Loaded, epochs: int | None, steps: int | None) -> bool:

@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stoker.core.object_search import is_of_stoker
+from stoker.core.object_search import Attributes, is_of_stoker
 from stoker.core.types import Stateful
 from stoker.data.dataloader import roots_of
+from stoker.hooks import Metrics
 from stoker.hooks.base.hook import Hook
 from stoker.run import Run
 from stoker.step import Step
+
+_SETTINGS = ("given_criterion", "criterion", "clip_norm", "clip_value", "norm_type", "lr_step")
+"""What of an engine hooks may set during training."""
 
 
 def training_roots(
@@ -33,6 +37,9 @@ def training_roots(
     for hook in hooks:
         if (stateful or not _saves_itself(hook)) and not _is_stock_observer(hook):
             yield f"hook {hook.name}", hook
+        for name, metric in hook.unsaved.items() if isinstance(hook, Metrics) else ():
+            yield f"hook {hook.name} {name}", metric
+    yield "engine", Attributes(engine, _SETTINGS)
     for name, optimizer in engine.optimizers.items():
         yield f"optimizer {name}".rstrip(), optimizer
     for name, scheduler in engine.lr_schedulers.items():

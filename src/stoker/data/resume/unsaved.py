@@ -6,9 +6,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from stoker.core.attributes import attributes
 from stoker.core.bytecode import Facts, as_function, facts_of
 from stoker.core.log import get_logger
-from stoker.core.object_search import RNGS, Found, attributes, name_of, search
+from stoker.core.object_search import RNGS, Found, name_of, search
 from stoker.core.user_state import UserState
 from stoker.data.seeded import SeededDataset
 
@@ -45,13 +46,14 @@ def _problems(loader: Any) -> Iterator[str]:
             "saved: samples after a resume may differ; wrap the dataset in "
             "stoker.data.SeededDataset"
         )
-    if drawn := _draws(search([("collate_fn", loader.collate_fn)])):
+    collating = search([("collate_fn", loader.collate_fn)])
+    if drawn := _draws(collating):
         yield (
             f"its collate_fn draws random numbers ({drawn}) in worker processes, which cannot be "
             "saved: batches after a resume may differ; draw them in the dataset and wrap it in "
             "stoker.data.SeededDataset"
         )
-    for what in changing_values(reading):
+    for what in [*changing_values(reading), *changing_values(collating)]:
         yield (
             f"{what} changes while worker processes read, and cannot be saved: samples after a "
             "resume may differ; make it a function of the index, or read without workers"
