@@ -224,9 +224,28 @@ class _Rows(Records):
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def pick(self, indices: Ints) -> "_Rows":
-        return _Rows(self._table.take(indices))
+    def pick(self, indices: Ints) -> Records:
+        from pyarrow import ArrowNotImplementedError
+
+        try:
+            return _Rows(self._table.take(indices))
+        except ArrowNotImplementedError:  # of views of strings, for example
+            return _SlicedRows(self._table, indices)
 
     def decode(self, start: int, stop: int) -> list[Any]:
         rows: list[Any] = self._table.slice(start, max(0, stop - start)).to_pylist()
         return rows
+
+
+class _SlicedRows(Records):
+    """Rows of an Arrow table with a column that Arrow cannot gather, sliced one by one."""
+
+    def __init__(self, table: Any, indices: Ints) -> None:
+        self._table, self._indices = table, indices
+
+    def pick(self, indices: Ints) -> Records:
+        return _SlicedRows(self._table, self._indices[indices])
+
+    def decode(self, start: int, stop: int) -> list[Any]:
+        numbers = self._indices[start:stop].tolist()
+        return [self._table.slice(number, 1).to_pylist()[0] for number in numbers]
