@@ -38,6 +38,11 @@ def test_lines_of_every_kind_are_those_of_python(tmp_path, lines, end, mark, clo
     assert sorted(data.stream(path, shuffle=True)) == sorted(expected)
 
 
+def test_a_carriage_return_at_the_end_of_a_file_is_an_empty_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\r")
+    assert list(data.stream(tmp_path)) == ["one", ""]
+
+
 def test_empty_files_have_no_records_and_a_source_needs_one(tmp_path):
     (tmp_path / "a.txt").touch()
     with pytest.raises(ValueError, match="has no records, expected at least one"):
@@ -142,6 +147,35 @@ def test_rows_of_every_type_are_those_of_arrow(tmp_path):
     assert len(shuffled) == rows // 3
 
 
+@pytest.mark.parametrize("kind", ["flat", "nested", "view"])
+def test_rows_come_in_the_same_order_read_together_or_by_several_processes(tmp_path, kind):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    types = {"flat": pa.int64(), "nested": pa.list_(pa.int64()), "view": pa.string_view()}
+    values = [{"flat": n, "nested": [n], "view": f"word {n}"}[kind] for n in range(100)]
+    table = pa.table({"n": pa.array(values, types[kind])})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=16)
+    together = [row["n"] for row in data.stream(tmp_path, shuffle=True, seed=1)]
+    assert sorted(map(str, together)) == sorted(map(str, values))
+    for rank in range(2):
+        own = data.stream(tmp_path, shuffle=True, seed=1).shard(rank, 2)
+        assert [row["n"] for row in own] == together[rank::2]
+
+
+def test_a_value_that_is_no_text_is_named_among_small_rows(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    words = pa.array([b"one", b"\xff\xfe", b"three"]).view(pa.string())
+    parquet.write_table(pa.table({"word": words, "n": [1, 2, 3]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet' at row 1 of row group 0 is corrupt: Unicode"):
+        list(data.stream(tmp_path))
+    stream = data.stream(tmp_path, on_error="skip", shuffle=True)
+    assert sorted(row["n"] for row in stream) == [1, 3]
+    assert stream.skipped == 1
+
+
 def test_files_whose_columns_differ_keep_their_own(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
@@ -223,11 +257,7 @@ def test_images_of_a_dataset_are_decoded(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("size", [1, 4, 64])
-def test_lines_of_any_length_are_read_through_a_buffer_of_any_size(
-    tmp_path, monkeypatch, end, size
-):
-    monkeypatch.setattr("stoker.data.streams.files._BUFFER", size)
+def test_lines_of_any_length_are_read(tmp_path, end):
     lines = ["", "ä", "b" * 70, "", "ü" * 9, "c\rd", "€" * 40, "e"]
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
     assert list(data.stream(tmp_path / "a.txt")) == lines

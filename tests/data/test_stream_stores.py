@@ -164,6 +164,19 @@ def test_a_store_that_is_away_ends_the_stream_and_is_no_corrupt_record(
     assert rest == before[len(before) - len(rest) :]
 
 
+@pytest.mark.parametrize("name", ["jsonl", "parquet"])
+def test_a_stream_reads_on_when_the_store_is_back(name, url, local, proxy, monkeypatch):
+    FORMATS[name](local)
+    upload(local, url)
+    stream = numbers(url, shuffle=0).batch(4)
+    monkeypatch.setattr(remote._bucket(url)[0], "patience", 0.5)
+    proxy.fault = lambda *_: "503"
+    with pytest.raises(OSError, match="it answered 503"):
+        list(stream)
+    proxy.fault = lambda *_: None
+    assert lists(stream) == lists(numbers(local, shuffle=0).batch(4))
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_object_that_changes_while_a_stream_reads_it_is_reported(lines, local, on_error):
     records = iter(numbers(lines, on_error=on_error))

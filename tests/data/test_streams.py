@@ -184,13 +184,13 @@ def test_resuming_reads_one_window_and_nothing_before_it(lines, monkeypatch):
     for _, _ in zip(range(100), stream, strict=False):
         state = stream.state_dict()
     read = []
-    original = formats.read_lines
+    original = formats.open_range
 
     def counted(file, start, length):
         read.append(length)
         return original(file, start, length)
 
-    monkeypatch.setattr(formats, "read_lines", counted)
+    monkeypatch.setattr(formats, "open_range", counted)
     other = numbers(lines).batch(4)
     other.load_state_dict(state)
     next(iter(other))

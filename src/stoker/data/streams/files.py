@@ -21,9 +21,6 @@ from stoker.storage.descriptors import closing_descriptor
 _LARGEST_READ = 1 << 30
 """Bytes per call; Linux reads slightly less than 2 GiB at once."""
 
-_BUFFER = 1 << 17
-"""Bytes of lines that are read at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -72,31 +69,6 @@ def open_range(file: DataFile, start: int, length: int) -> bytes:
             pieces.append(piece)
             start, length = start + len(piece), length - len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def read_lines(file: DataFile, start: int, length: int) -> Iterator[memoryview]:
-    """Yield a range of a file in pieces that end with lines, each valid until the next.
-
-    A file on the disk is read through a small buffer, which stays in the cache of the processor.
-    """
-    if file.is_remote:
-        yield memoryview(open_range(file, start, length))
-        return
-    buffer = bytearray(min(length, _BUFFER))
-    with closing_descriptor(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
-        while length > 0:
-            room = memoryview(buffer)[:length]
-            count = os.preadv(descriptor, [room], start)
-            end = buffer.rfind(b"\n", 0, count) + 1
-            if count == length or (not end and count < len(room)):  # no more lines end here
-                end = count
-            elif not end:
-                buffer = bytearray(min(length, 2 * len(buffer)))
-                continue
-            if not end:
-                return
-            yield room[:end]
-            start, length = start + end, length - end
 
 
 class HeaderReader:

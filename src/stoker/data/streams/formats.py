@@ -8,11 +8,12 @@ import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from json import JSONDecoder
 from typing import Any, NamedTuple
 
 from stoker.core.errors import DataError
-from stoker.data.streams.files import DataFile, is_io_error, open_range, read_lines
+from stoker.data.streams.files import DataFile, is_io_error, open_range
 from stoker.data.streams.order import Ints
 
 BLOCK_BYTES = 1 << 20
@@ -202,16 +203,25 @@ class TextFormat(Format):
         return scan
 
     def read(self, file: DataFile, block: Block) -> list[Any]:
-        """Return the lines of a block as texts; one that is not UTF-8 as an error."""
-        lines: list[Any] = []
-        is_start = block.start == 0
-        for piece in read_lines(file, block.start, block.length):
-            has_mark = is_start and bytes(piece[:3]) == codecs.BOM_UTF8
-            lines += _texts(piece[3:] if has_mark else piece)
-            is_start = False
+        """Return the lines of a block as bytes, each with one line feed at its end."""
+        data = open_range(file, block.start, block.length)
+        if block.start == 0:
+            data = data.removeprefix(codecs.BOM_UTF8)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        lines = BytesIO(data).readlines()  # splits long lines much faster than bytes.split
+        if lines and not lines[-1].endswith(b"\n"):
+            lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
         if len(lines) != block.records:
-            lines = [one for one in lines if not isinstance(one, str) or self._is_text(one)]
+            lines = [line for line in lines if self._is_record(line)]
         return lines
+
+    def decode(self, items: list[Any]) -> list[Any]:
+        """Return lines as texts without their ends."""
+        try:
+            return [line[:-1].decode() for line in items]
+        except UnicodeDecodeError as error:
+            raise _not_text(error) from error
 
     def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the offset of a line."""
@@ -230,9 +240,6 @@ class TextFormat(Format):
     def _is_record(self, line: bytes) -> bool:
         return True
 
-    def _is_text(self, line: str) -> bool:
-        return self._is_record(line.encode())
-
 
 class JsonLinesFormat(TextFormat):
     """Lines of JSON; blank lines are ignored."""
@@ -242,7 +249,10 @@ class JsonLinesFormat(TextFormat):
 
     def decode(self, items: list[Any]) -> list[Any]:
         """Return the values of lines."""
-        return [_decode_json(text) for text in items]
+        try:
+            return [_decode_json(line.decode()) for line in items]
+        except UnicodeDecodeError as error:
+            raise _not_text(error) from error
 
     def _count(self, data: bytes) -> int:
         return sum(map(self._is_record, data.split(b"\n")))
@@ -255,13 +265,13 @@ _DECODER: Any = JSONDecoder()
 _scan_json = _DECODER.scan_once
 
 
-def _decode_json(text: str) -> Any:
-    """Decode a line; one without spaces around its value takes the short way."""
+def _decode_json(line: str) -> Any:
+    """Decode a line with its end; one without spaces around its value takes the short way."""
     try:
-        value, end = _scan_json(text, 0)
-    except StopIteration:
-        return _DECODER.decode(text)
-    return value if end == len(text) else _DECODER.decode(text)
+        value, end = _scan_json(line, 0)
+    except (StopIteration, ValueError):
+        return _DECODER.decode(line[:-1])
+    return value if end == len(line) - 1 else _DECODER.decode(line[:-1])
 
 
 def _complete_lines(file: DataFile, start: int) -> bytes:
@@ -288,29 +298,5 @@ def _pieces(data: bytes) -> list[bytes]:
     return [piece for piece in pieces if piece]
 
 
-def _texts(piece: memoryview) -> list[Any]:
-    """Return lines of UTF-8 without their ends, each as a text or an error.
-
-    To find each end in one text is much faster than to split it, or to decode line by line.
-    """
-    try:
-        text = str(piece, "utf-8")
-    except UnicodeDecodeError:
-        lines = bytes(piece).replace(b"\r\n", b"\n").removesuffix(b"\r").removesuffix(b"\n")
-        return [_text_or_error(line) for line in lines.split(b"\n")]
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").removesuffix("\r")
-    find, start, found = text.find, 0, []
-    while (end := find("\n", start)) >= 0:
-        found.append(text[start:end])
-        start = end + 1
-    if start < len(text):
-        found.append(text[start:])
-    return found
-
-
-def _text_or_error(line: bytes) -> str | DataError:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        return DataError(f"not UTF-8: {error.reason} at byte {error.start} of the line")
+def _not_text(error: UnicodeDecodeError) -> DataError:
+    return DataError(f"not UTF-8: {error.reason} at byte {error.start} of the line")

@@ -1,7 +1,9 @@
 """Parquet files: a block is a row group."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from math import inf
 from typing import Any
 
 from stoker.core.errors import DataError
@@ -15,9 +17,12 @@ from stoker.data.streams.formats import (
     Scan,
     or_errors,
 )
-from stoker.data.streams.order import Ints
+from stoker.data.streams.order import WINDOW_BYTES, Ints
 
 _OPEN_FILES = 32
+_OBJECT_BYTES = 48
+"""Bytes of a Python object besides its contents; a dict takes several times as many."""
+_MOST_DECODED = 2 * WINDOW_BYTES
 _FOOTER_BYTES = 1 << 16
 """Bytes at the end of a file in a store that are read first: they list its row groups."""
 
@@ -79,15 +84,8 @@ class ParquetFormat(Format):
         return table.select(self._columns)  # Arrow also takes the field b of a for a.b
 
     def load(self, blocks: Sequence[Callable[[], Any]], counts: Sequence[int]) -> Records:
-        """Return the rows of several row groups."""
-        from pyarrow import concat_tables
-
-        tables = [or_errors(read, count) for read, count in zip(blocks, counts, strict=True)]
-        schemas: list[Any] = [getattr(table, "schema", None) for table in tables]
-        if None not in schemas and all(schemas[0].equals(schema) for schema in schemas):
-            return _Rows(concat_tables(tables))
-        rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
-        return ListedRecords([row for some in rows for row in some])
+        """Return the rows of several row groups, which are read when rows are picked."""
+        return _RowGroups(blocks, counts)
 
     def where(self, file: DataFile, block: Block, index: int) -> str:
         """Return the row group and the row in it."""
@@ -150,15 +148,104 @@ def _ranges(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:
     return joined
 
 
+class _RowGroups(Records):
+    """Rows of several row groups.
+
+    Args:
+        blocks: functions that read the table of a row group each.
+        counts: the number of rows in each.
+    """
+
+    def __init__(self, blocks: Sequence[Callable[[], Any]], counts: Sequence[int]) -> None:
+        self._blocks, self._counts = blocks, counts
+
+    def pick(self, indices: Ints) -> Records:
+        """Return some rows; all of them are decoded at once, which is faster, if they are small."""
+        if len(indices) == sum(self._counts) and (rows := self._decoded()) is not None:
+            return ListedRecords(rows, picks=indices)
+        return self._read.pick(indices)
+
+    def decode(self, start: int, stop: int) -> list[Any]:
+        """Return rows in the order of the file."""
+        return self._read.decode(start, stop)
+
+    def _decoded(self) -> list[Any] | None:
+        """Decode each table while it is in the cache of the processor; None if that is too much."""
+        rows: list[Any] = []
+        size = 0.0
+        for table in self._tables():
+            size += _decoded_size(table)
+            found = _to_rows(table) if size <= _MOST_DECODED else None
+            if found is None:
+                return None
+            rows += found
+        return rows
+
+    def _tables(self) -> Iterator[Any]:
+        """Yield the table of each row group, or a list of errors."""
+        for read, count in zip(self._blocks, self._counts, strict=True):
+            yield or_errors(read, count)
+
+    @cached_property
+    def _read(self) -> Records:
+        from pyarrow import concat_tables
+
+        tables = list(self._tables())
+        schemas: list[Any] = [getattr(table, "schema", None) for table in tables]
+        if None not in schemas and all(schemas[0].equals(schema) for schema in schemas):
+            return _Rows(concat_tables(tables))
+        rows = (one if isinstance(one, list) else one.to_pylist() for one in tables)
+        return ListedRecords([row for some in rows for row in some])
+
+
+def _decoded_size(table: Any) -> float:
+    """Return about how many bytes the decoded rows of a table take; infinite if they are nested."""
+    from pyarrow.types import is_dictionary, is_nested
+
+    if isinstance(table, list):  # of errors
+        return 0.0
+    if any(is_nested(kind) or is_dictionary(kind) for kind in table.schema.types):
+        return inf
+    return float(table.nbytes + _OBJECT_BYTES * table.num_rows * (2 * table.num_columns + 3))
+
+
+def _to_rows(table: Any) -> list[Any] | None:
+    """Decode a table; return None if a value is corrupt, which is found row by row."""
+    try:
+        rows: list[Any] = table if isinstance(table, list) else table.to_pylist()
+    except Exception:
+        return None
+    return rows
+
+
 class _Rows(Records):
     """Rows of an Arrow table."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def pick(self, indices: Ints) -> "_Rows":
-        return _Rows(self._table.take(indices))
+    def pick(self, indices: Ints) -> Records:
+        from pyarrow import ArrowNotImplementedError
+
+        try:
+            return _Rows(self._table.take(indices))
+        except ArrowNotImplementedError:  # of views of strings, for example
+            return _SlicedRows(self._table, indices)
 
     def decode(self, start: int, stop: int) -> list[Any]:
         rows: list[Any] = self._table.slice(start, max(0, stop - start)).to_pylist()
         return rows
+
+
+class _SlicedRows(Records):
+    """Rows of an Arrow table with a column that Arrow cannot gather, sliced one by one."""
+
+    def __init__(self, table: Any, indices: Ints) -> None:
+        self._table, self._indices = table, indices
+
+    def pick(self, indices: Ints) -> Records:
+        return _SlicedRows(self._table, self._indices[indices])
+
+    def decode(self, start: int, stop: int) -> list[Any]:
+        numbers = self._indices[start:stop].tolist()
+        return [self._table.slice(number, 1).to_pylist()[0] for number in numbers]

@@ -1,6 +1,6 @@
 """Sources: the records of files and of Hugging Face datasets, by position in a shuffled order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from stoker.core.errors import DataError
-from stoker.data.streams.files import check_version
+from stoker.data.streams.files import check_version, is_io_error
 from stoker.data.streams.formats import Format, Records
 from stoker.data.streams.index import Index, build_index, files_of, format_of
 from stoker.data.streams.order import Ints, Order, Window, epoch_key
@@ -72,6 +72,7 @@ class FileSource:
         ]
         if self.is_remote:
             readers = at_once(readers)
+            _wait_for(readers)
         return self.format.load(readers, [block.records for _, block in found])
 
     def where(self, block: int, index: int) -> str:
@@ -83,6 +84,16 @@ class FileSource:
         """Return the number of files, their format and size."""
         count, size = len(self.index.entries), format_size(self.index.bytes)
         return f"{count} {self.format.name} files, {size}"
+
+
+def _wait_for(calls: Sequence[Callable[[], Any]]) -> None:
+    """Wait for all calls, and raise the error of a store; what is corrupt is found later."""
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            if is_io_error(error):
+                raise
 
 
 @cache
