@@ -72,6 +72,35 @@ LIGHTNING = {
     "logging_interval": "hooks.LR()",
     "weights_only": "load_weights(path=…), which never runs code",
     "save_dir": "Trainer(run_dir=…) TensorBoard(path=…) JsonLines(path=…)",
+    "min_epochs": "EarlyStopping(patience=…), which waits at least that long",
+    "limit_predict_batches": "predict(data=…) with fewer batches",
+    "return_predictions": "predict(), which always returns the outputs",
+    "enable_model_summary": "print(stoker.nn.summary(model))",
+    "enable_autolog_hparams": "Trainer(params={…})",
+    "use_distributed_sampler": "data.unsharded(loader)",
+    "barebones": "Trainer(hooks=[])",
+    "reload_dataloaders_every_n_epochs": "a loader that makes its data in __iter__",
+    "save_on_train_epoch_end": "Checkpoint(every='1ep')",
+    "check_on_train_epoch_end": "EarlyStopping('train/loss')",
+    "auto_insert_metric_name": "SaveWeights(path='…{epoch}…')",
+    "divergence_threshold": "hooks.NaNGuard(), or run.stop(…) in a hook",
+    "annealing_epochs": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "annealing_strategy": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "update_every_n_steps": "EMA(), which averages at every step",
+    "unfreeze_backbone_at_epoch": "FreezeLayers(until_epoch=…)",
+    "backbone_initial_ratio_lr": "nn.parameter_groups(model, …), with an 'lr_ratio' for a pattern",
+    "cpu_offload": "Layout(offload=…)",
+    "auto_wrap_policy": "Layout(blocks='…')",
+    "sharding_strategy": "Layout(shard=-1)",
+    "device_mesh": "Layout(replicate=…, tensor=…)",
+    "tracking_uri": "MLflow(uri=…)",
+    "experiment_name": "MLflow(experiment=…)",
+    "prog_bar": "run.record(name, value) in a hook, which the bar shows too",
+    "on_step": "run.record(name, value) in a hook",
+    "on_epoch": "hooks.Metrics(…), which are values of an epoch",
+    "sync_dist": "hooks.Metrics(…), which are the same on all ranks",
+    "init_val": "find_batch_size(start=…)",
+    "max_val": "find_batch_size(largest=…)",
 }
 
 
@@ -149,6 +178,50 @@ HUGGING_FACE = {
     "split_batches": "fit(train_loader=DataLoader(…, batch_size=…))",
     "device_placement": "Engine(device=…)",
     "output_loading_info": "load_weights(), which returns what did not fit",
+    "lr_scheduler_kwargs": "Engine(lr_scheduler=…)",
+    "warmup_steps": "nn.lr.linear(optimizer, total_steps, warmup_steps=…)",
+    "warmup_ratio": "nn.lr.linear(optimizer, total_steps, warmup_ratio=…)",
+    "optim_args": "Engine(optimizer=…)",
+    "optimizer_cls_and_kwargs": "Engine(optimizer=…)",
+    "adam_beta1": "the optimizer: torch.optim.AdamW(model.parameters(), betas=(…, …))",
+    "adam_beta2": "the optimizer: torch.optim.AdamW(model.parameters(), betas=(…, …))",
+    "adam_epsilon": "the optimizer: torch.optim.AdamW(model.parameters(), eps=…)",
+    "gradient_checkpointing": "Engine(activation_checkpointing='blocks')",
+    "gradient_checkpointing_kwargs": "Engine(activation_checkpointing='blocks')",
+    "activation_checkpointing_kwargs": "Engine(activation_checkpointing='blocks')",
+    "tf32": "torch.set_float32_matmul_precision('high')",
+    "bf16_full_eval": "Engine(precision='bf16')",
+    "fp16_full_eval": "Engine(precision='fp16')",
+    "fp16_opt_level": "Engine(precision='fp16')",
+    "torch_compile_backend": "Engine(compile=True)",
+    "torch_compile_mode": "Engine(compile=True)",
+    "average_tokens_across_devices": "Engine(layout=…), where each token counts once",
+    "logging_strategy": "hooks.default(log_every=…)",
+    "logging_first_step": "hooks.default(log_every=1)",
+    "log_level": "logging.getLogger('stoker').setLevel(…)",
+    "eval_on_start": "trainer.evaluate(val_loader) before the fit",
+    "eval_accumulation_steps": "evaluate(), which keeps sums instead of outputs for each metric",
+    "batch_eval_metrics": "hooks.Metrics(…), which are updated batch by batch",
+    "save_only_model": "hooks.SaveWeights(every='…ep')",
+    "save_safetensors": "hooks.SaveWeights(), which always writes safetensors",
+    "overwrite_output_dir": "Trainer(run_dir=…), which never overwrites a run",
+    "push_to_hub": "trainer.save(…), and upload the folder yourself",
+    "hub_model_id": "trainer.save(…), and upload the folder yourself",
+    "data_seed": "DataLoader(…, generator=torch.Generator().manual_seed(…))",
+    "dataloader_drop_last": "fit(train_loader=DataLoader(…, drop_last=…))",
+    "dataloader_pin_memory": "fit(train_loader=DataLoader(…, pin_memory=…))",
+    "dataloader_prefetch_factor": "fit(train_loader=DataLoader(…, prefetch_factor=…))",
+    "dataloader_persistent_workers": "DataLoader(…, num_workers=…, persistent_workers=True)",
+    "group_by_length": "fit(train_loader=DataLoader(…, batch_sampler=…))",
+    "train_sampling_strategy": "fit(train_loader=DataLoader(…, sampler=…))",
+    "remove_unused_columns": "fit(train_loader=DataLoader(…, collate_fn=…))",
+    "label_names": "Trainer(step=f) with f(engine, batch) -> loss",
+    "local_rank": "launch.run(train, nproc=…) or torchrun, which set it",
+    "ddp_timeout": "launch.run(dead_after=…)",
+    "ddp_bucket_cap_mb": "Engine(layout=…), which needs no such flag",
+    "do_train": "trainer.fit(train_loader)",
+    "do_eval": "trainer.evaluate(loader)",
+    "do_predict": "trainer.predict(loader)",
 }
 
 KERAS = {
@@ -187,6 +260,17 @@ KERAS = {
     "factor": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=…))",
     "histogram_freq": "hooks.Write(events.TensorBoard())",
     "update_freq": "Write(every=…)",
+    "loss_weights": "Trainer(step=f) with f(engine, batch) -> the weighted sum",
+    "backup_dir": "Trainer(run_dir=…)",
+    "initial_value_threshold": "hooks.KeepBest('val/loss')",
+    "cooldown": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, cooldown=…))",
+    "min_lr": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=…))",
+    "write_graph": "hooks.Write(events.TensorBoard())",
+    "profile_batch": "hooks.Profiler(start=…)",
+    "ema_momentum": "EMA(decay=…)",
+    "use_ema": "hooks.EMA()",
+    "swap_on_epoch": "hooks.EMA(), whose average is validated",
+    "auto_scale_loss": "Engine(precision='fp16')",
 }
 
 IGNITE = {
@@ -215,6 +299,15 @@ IGNITE = {
     "non_blocking": "DataLoader(…, pin_memory=True)",
     "event_name": "hooks.Callback(after_step=…)",
     "momentum": "EMA(decay=…)",
+    "dirname": "Checkpoint(folder=…) SaveWeights(path=…)",
+    "filename_pattern": "SaveWeights(path='…{epoch}…')",
+    "require_empty": "Trainer(run_dir=…), which never overwrites a run",
+    "save_on_rank": "hooks.Checkpoint(), to which each rank writes its part",
+    "threshold_mode": "EarlyStopping(min_delta=…)",
+    "cumulative": "EarlyStopping(min_delta=…)",
+    "persist": "hooks.Progress()",
+    "start_lr": "the command 'stoker lr-find'",
+    "end_lr": "the command 'stoker lr-find'",
 }
 
 ACCELERATE = {
@@ -235,6 +328,10 @@ ACCELERATE = {
     "step_scheduler_with_optimizer": "Engine(lr_step=…)",
     "total_limit": "Checkpoint(keep=…)",
     "init_kwargs": "events.WandB(project=…)",
+    "project_name": "WandB(project=…)",
+    "safe_serialization": "hooks.SaveWeights(), which always writes safetensors",
+    "input_dir": "load(path=…)",
+    "save_directory": "trainer.save(…)",
 }
 
 FASTAI = {
@@ -260,6 +357,8 @@ FASTAI = {
     "every_epoch": "Checkpoint(every='…ep')",
     "at_end": "KeepBest(monitor=…)",
     "comp": "EarlyStopping(mode=…) Checkpoint(mode=…) KeepBest(mode=…)",
+    "dl": "evaluate(loader=…) predict(data=…)",
+    "ds_idx": "evaluate(loader=…)",
 }
 
 COMPOSER = {
@@ -305,6 +404,13 @@ COMPOSER = {
     "swa_start": "SWA(start_epoch=…)",
     "clipping_threshold": "Engine(clip_norm=…)",
     "clipping_type": "Engine(clip_norm=…) or Engine(clip_value=…)",
+    "auto_log_hparams": "Trainer(params={…})",
+    "accumulate_train_batch_on_tokens": "Engine(layout=…), where each token counts once",
+    "update_interval": "EMA(), which averages at every step",
+    "swa_lr": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "dataloader_label": "evaluate(loader={'name': loader})",
+    "return_outputs": "predict(), which always returns the outputs",
+    "ignore_keys": "load_weights(), which returns what did not fit",
 }
 
 TORCH = {
@@ -494,6 +600,30 @@ CLASSES = {
     "get_constant_schedule_with_warmup": "nn.lr.constant",
     "get_polynomial_decay_schedule_with_warmup": "nn.lr.polynomial",
     "get_scheduler": "nn.lr.cosine",
+    "EMAWeightAveraging": "hooks.EMA",
+    "SwapEMAWeights": "hooks.EMA",
+    "ThroughputMonitor": "hooks.Throughput",
+    "RichModelSummary": "nn.summary",
+    "BatchSizeFinder": "data.find_batch_size",
+    "OnExceptionCheckpoint": "hooks.Checkpoint",
+    "DiskSaver": "hooks.Checkpoint",
+    "LoadCheckpoint": "load_weights",
+    "ProgbarLogger": "hooks.Progress",
+    "ProgressBarLogger": "hooks.Progress",
+    "PrinterCallback": "hooks.Progress",
+    "TrainerCallback": "hooks.Hook",
+    "BnFreeze": "hooks.FreezeLayers",
+    "TerminateOnNaNCallback": "hooks.NaNGuard",
+    "SystemMetricsMonitor": "hooks.DeviceStats",
+    "BasicTimeProfiler": "hooks.Timing",
+    "FileLogger": "hooks.LogFile",
+    "ConsoleLogger": "hooks.Progress",
+    "NeuralNet": "Trainer(Engine(model, optimizer, criterion))",
+    "Runner": "Trainer(Engine(model, optimizer, criterion))",
+    "Parallel": "launch.run",
+    "DeepSpeedStrategy": "Layout(shard=-1)",
+    "ModelParallelStrategy": "Layout(tensor=…)",
+    "CosineAnnealingScheduler": "nn.lr.cosine",
 }
 """Names of other trainers for classes and functions of ours."""
 
@@ -611,6 +741,13 @@ def point_of(name: str) -> str | None:
 CALL = re.compile(r"(?:[a-z]+\.)*([A-Za-z_]+)\((\w+)=")
 """A call with its first argument, in the right-hand side of a table."""
 
+_COMPLETE = re.compile(r"[\w.]+\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+"""A complete call, with calls two deep among its arguments."""
+
+_PERIOD = re.compile(r"\d+(?:st|ep|min)")
+_PERIODS = {"epoch": "1ep"}
+"""Values of other trainers for periods."""
+
 _VALUES = {
     "16-mixed": "fp16",
     "16": "fp16",
@@ -654,22 +791,29 @@ def instead_of(name: str, value: Any, call: str, arguments: Iterable[str]) -> st
     >>> instead_of("max_epochs", 3, "Trainer", [])
     'trainer.fit(…, epochs=3)'
     """
+    entry = _entry(name, call)
+    return None if entry is None else _filled(entry, value, call, arguments)
+
+
+def arguments_of(name: str, call: str) -> list[tuple[str, str]]:
+    """Return the calls and arguments of ours that take another trainer's value."""
+    return re.findall(f"{CALL.pattern}…", _entry(name, call) or "")
+
+
+def _entry(name: str, call: str) -> str | None:
     entries = [
         entry
         for table in TABLES.values()
         if (text := table.get(name.lower())) is not None
         for entry in _alternatives(text)
     ]
-    if not entries:
-        return None
     of_this_call = (one for one in entries if (at := CALL.match(one)) and at[1] == call)
-    entry = next(of_this_call, entries[0])
-    return _filled(entry, value, call, arguments)
+    return next(of_this_call, entries[0] if entries else None)
 
 
 def _alternatives(text: str) -> list[str]:
     """Split "Checkpoint(best=…) KeepBest(monitor=…)" into its calls; other texts stay together."""
-    calls = re.findall(r"[\w.]+\((?:[^()]|\([^()]*\))*\)", text)
+    calls = _COMPLETE.findall(text)
     return calls if " ".join(calls) == text else [text]
 
 
@@ -679,16 +823,26 @@ def _filled(entry: str, value: Any, call: str, arguments: Iterable[str]) -> str:
     if found is None:
         return entry
     owner, argument = found.groups()
+    value = our_value(argument, value)
     plain = isinstance(value, bool | int | float | str) and len(repr(value)) <= 40
-    if argument in ("precision", "device"):
-        value = _VALUES.get(str(value))
-        plain = value is not None
-    if argument == "progress" and plain:
-        value = bool(value)
     if plain and entry.count("=…") == 1:
         entry = entry.replace("=…", f"={value!r}")
     elif plain and not isinstance(value, str):
         entry = re.sub(r"'…(st|ep|min)'", rf"'{value}\1'", entry)
     if owner == call and argument in arguments:
-        return entry.partition("(")[2].removesuffix(")")
+        end = _COMPLETE.match(entry).end()  # type: ignore[union-attr]
+        return entry[found.end(1) + 1 : end - 1] + entry[end:]
     return f"trainer.{owner}(…, {entry.partition('(')[2]}" if owner in _METHODS else entry
+
+
+def our_value(argument: str, value: Any) -> Any:
+    """Return another trainer's value as ours, or an ellipsis if there is none."""
+    if argument in ("precision", "device"):
+        return _VALUES.get(str(value), ...)
+    if argument == "progress" and value is not ...:
+        return bool(value)
+    if argument in ("every", "validate_every") and isinstance(value, str):
+        return value if _PERIOD.fullmatch(value) else _PERIODS.get(value, ...)
+    if argument in ("best", "monitor") and isinstance(value, str):
+        return re.sub("^(?:val|valid|eval)_", "val/", value.removeprefix("metrics/"))
+    return value
