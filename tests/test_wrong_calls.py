@@ -17,7 +17,8 @@ import stoker
 from stoker import Engine, Hook, Step, Trainer, hooks
 from stoker.core.calls import _described, _is_of, _is_plain, _members
 from stoker.core.errors import is_sentence
-from stoker.core.foreign_words import CALL, CLASSES, METHODS, TABLES, instead_of
+from stoker.core.foreign_names import CLASSES, METHODS
+from stoker.core.foreign_words import CALL, TABLES, instead_of
 from test_public_api import MODULES
 
 PER_STEP = {  # the loop calls them once per step or more often: nothing is added to their cost

@@ -18,7 +18,8 @@ from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from stoker.core.errors import did_you_mean, is_sentence
-from stoker.core.foreign_words import METHODS, arguments_of, instead_of, missing_name, our_value
+from stoker.core.foreign_names import METHODS
+from stoker.core.foreign_words import arguments_of, instead_of, missing_name, our_value
 
 _PER_STEP = frozenset(
     ["Output", "StepContext", "Row", "Cursor", "RunProgress", "Run", "get_event_storage"]
