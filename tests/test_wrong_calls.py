@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker import Engine, Hook, Step, Trainer, hooks
-from stoker.core.calls import _described, _is_plain, _members
+from stoker.core.calls import _described, _is_of, _is_plain, _members
 from stoker.core.errors import is_sentence
-from stoker.core.foreign_words import CALL, CLASSES, METHODS, TABLES, instead_of
+from stoker.core.foreign_names import CLASSES, METHODS
+from stoker.core.foreign_words import CALL, TABLES, instead_of
 from test_public_api import MODULES
 
 PER_STEP = {  # the loop calls them once per step or more often: nothing is added to their cost
@@ -230,6 +231,29 @@ def test_a_foreign_word_is_answered_with_what_works(peer, call):
         assert said.startswith(f"{CALLS[call][0]}() has no argument {word!r}; use ")
 
 
+VALUES = (True, 3, 0.25, "epoch", "no", "val_loss", "00:01:00:00")
+"""Values that words of other trainers are given, one of each kind."""
+
+
+@a_peer
+@pytest.mark.parametrize(
+    "call", ["Trainer", "Trainer.fit", "Engine", "Checkpoint", "EarlyStopping"]
+)
+def test_the_answer_to_a_foreign_word_is_a_call_that_takes_its_value(peer, call):
+    own = own_parameters(call)
+    calls = {function_name: function for function_name, function, _ in CALLS.values()}
+    for word in set(TABLES[peer]) - set(own):
+        for value in VALUES:
+            said = answer(call, **{word: value}).partition("; use ")[2]
+            owners = [(call.rpartition(".")[2], *at) for at in re.findall(r"^(\w+)=(.+)", said)]
+            owners += re.findall(r"(\w+)\((?:…, )?(\w+)=([^(),]+)\)", said)
+            for owner, argument, text in owners:
+                if owner in calls and text == repr(value):
+                    annotation = inspect.signature(calls[owner]).parameters[argument].annotation
+                    kinds = filter(_is_plain, _members(annotation))
+                    assert any(_is_of(value, kind) for kind in kinds), f"{word}={value!r}: {said}"
+
+
 def engine() -> Engine:
     model = nn.Linear(1, 1)
     return Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss())
@@ -276,6 +300,16 @@ def engine() -> Engine:
         (lambda: Engine(nn.Linear(1, 1), loss_func=nn.MSELoss()), "use criterion=…"),
         (lambda: Engine(nn.Linear(1, 1), fsdp_plugin=1), "use layout=Layout(shard=-1)"),
         (lambda: hooks.EMA(half_life="10ba"), "use decay=…"),
+        (lambda: hooks.EarlyStopping(restore_best_weights=True), "use hooks.KeepBest(monitor=…)"),
+        (lambda: Trainer(engine(), lr_scheduler_type="cosine"), "use Engine(lr_scheduler=…)"),
+        (lambda: Trainer(engine(), eval_strategy="epoch"), "fit(…, validate_every='1ep')"),
+        (lambda: Trainer(engine(), max_time="00:12:00:00"), "hooks.TimeLimit(minutes=…)"),
+        (lambda: Trainer(engine()).fit([], initial_epoch=3), "use resume=…, which knows the epoch"),
+        (lambda: Trainer(engine()).fit([], max_duration="3ep"), "use epochs=… or fit(max_steps=…)"),
+        (lambda: hooks.Checkpoint(monitor="val_loss"), "use best='val/loss'"),
+        (lambda: Trainer(engine(), verbose=0), "use hooks.default(progress=False)"),
+        (lambda: Trainer(engine(), gradient_checkpointing=True), "activation_checkpointing='block"),
+        (lambda: hooks.Checkpoint(dirname="models"), "use folder='models'"),
         (lambda: hooks.TimeLimit(hours=3), "use minutes=60 * hours"),
         (lambda: stoker.Layout(dp_size=2), "use replicate=2"),
         (lambda: Engine(nn.Linear(1, 1), layout=stoker.Layout), "expected a Layout such as"),

@@ -60,7 +60,8 @@ def result_of(case: ElementTree.Element) -> str:
 def run(system: str, root: Path, arguments: list[str]) -> dict[str, str]:
     """Return the result of each test of a suite."""
     folders = [HOME, HOME / "startup", *(root / path for path in load(system).PATHS), root]
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    given = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, folders), *given])
     from plugin import name_of, reason
 
     results: dict[str, str] = {}

@@ -18,7 +18,8 @@ from types import FunctionType, NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from stoker.core.errors import did_you_mean, is_sentence
-from stoker.core.foreign_words import METHODS, instead_of, missing_name
+from stoker.core.foreign_names import METHODS
+from stoker.core.foreign_words import arguments_of, instead_of, missing_name, our_value
 
 _PER_STEP = frozenset(
     ["Output", "StepContext", "Row", "Cursor", "RunProgress", "Run", "get_event_storage"]
@@ -54,6 +55,10 @@ _CONTAINERS: dict[Any, tuple[type, str]] = {
     **dict.fromkeys((Sequence, list), (Iterable, "a list")),
 }
 """Annotations of containers: what a value has to be, and how a message describes it."""
+
+
+_CALLS: dict[str, list["_Call"]] = {}
+"""The public calls explained so far, by their names in messages."""
 
 
 def explain_calls(namespace: dict[str, Any], names: Iterable[str]) -> None:
@@ -142,6 +147,7 @@ def _checked(function: FunctionType, name: str, *, of_value: bool = False) -> Fu
     if hasattr(function, "__wrapped__"):  # explained already, or a context manager
         return function
     call = _Call(function, name)
+    _CALLS.setdefault(name, []).append(call)
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -210,6 +216,13 @@ class _Call:
                     return f"{name} must be {expected}, got {_text(one)}"
         return None
 
+    def takes(self, argument: str, value: Any) -> bool:
+        """Return whether the annotation of an argument names the type of a value."""
+        if argument not in self._parameters:
+            return False
+        kinds = filter(_is_plain, _members(self._parameters[argument].annotation))
+        return any(_is_of(value, kind) for kind in kinds)
+
     def _reject(self, kwargs: dict[str, Any], error: TypeError) -> NoReturn:
         answers = [
             f"{self._name}() has no argument {name!r}; {self._instead(name, value)}"
@@ -230,10 +243,13 @@ class _Call:
         return "; ".join(filter(None, parts)) or "none"
 
     def _instead(self, name: str, value: Any) -> str:
-        found = instead_of(name, value, self._name, self._arguments)
-        ours = self._parameters.get((found or "").partition("=")[0])
-        if ours is not None and not _fits(value, ours.annotation):
-            found = instead_of(name, ..., self._name, self._arguments)
+        fits = all(
+            call.takes(argument, our_value(argument, value))
+            for owner, argument in arguments_of(name, self._name)
+            for call in _CALLS.get(owner, ())
+            if call._takes_any or argument in call._parameters
+        )
+        found = instead_of(name, value if fits else ..., self._name, self._arguments)
         if found is not None:
             return f"use {found}"
         near = did_you_mean(name, self._arguments).removeprefix("; ")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stoker.core.errors import did_you_mean
+from stoker.core.foreign_names import CLASSES
 
 LIGHTNING = {
     "max_epochs": "fit(epochs=…)",
@@ -72,6 +73,35 @@ LIGHTNING = {
     "logging_interval": "hooks.LR()",
     "weights_only": "load_weights(path=…), which never runs code",
     "save_dir": "Trainer(run_dir=…) TensorBoard(path=…) JsonLines(path=…)",
+    "min_epochs": "EarlyStopping(patience=…), which waits at least that long",
+    "limit_predict_batches": "predict(data=…) with fewer batches",
+    "return_predictions": "predict(), which always returns the outputs",
+    "enable_model_summary": "print(stoker.nn.summary(model))",
+    "enable_autolog_hparams": "Trainer(params={…})",
+    "use_distributed_sampler": "data.unsharded(loader)",
+    "barebones": "Trainer(hooks=[])",
+    "reload_dataloaders_every_n_epochs": "a loader that makes its data in __iter__",
+    "save_on_train_epoch_end": "Checkpoint(every='1ep')",
+    "check_on_train_epoch_end": "EarlyStopping('train/loss')",
+    "auto_insert_metric_name": "SaveWeights(path='…{epoch}…')",
+    "divergence_threshold": "hooks.NaNGuard(), or run.stop(…) in a hook",
+    "annealing_epochs": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "annealing_strategy": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "update_every_n_steps": "EMA(), which averages at every step",
+    "unfreeze_backbone_at_epoch": "FreezeLayers(until_epoch=…)",
+    "backbone_initial_ratio_lr": "nn.parameter_groups(model, …), with an 'lr_ratio' for a pattern",
+    "cpu_offload": "Layout(offload=…)",
+    "auto_wrap_policy": "Layout(blocks='…')",
+    "sharding_strategy": "Layout(shard=-1)",
+    "device_mesh": "Layout(replicate=…, tensor=…)",
+    "tracking_uri": "MLflow(uri=…)",
+    "experiment_name": "MLflow(experiment=…)",
+    "prog_bar": "run.record(name, value) in a hook, which the bar shows too",
+    "on_step": "run.record(name, value) in a hook",
+    "on_epoch": "hooks.Metrics(…), which are values of an epoch",
+    "sync_dist": "hooks.Metrics(…), which are the same on all ranks",
+    "init_val": "find_batch_size(start=…)",
+    "max_val": "find_batch_size(largest=…)",
 }
 
 
@@ -149,6 +179,50 @@ HUGGING_FACE = {
     "split_batches": "fit(train_loader=DataLoader(…, batch_size=…))",
     "device_placement": "Engine(device=…)",
     "output_loading_info": "load_weights(), which returns what did not fit",
+    "lr_scheduler_kwargs": "Engine(lr_scheduler=…)",
+    "warmup_steps": "nn.lr.linear(optimizer, total_steps, warmup_steps=…)",
+    "warmup_ratio": "nn.lr.linear(optimizer, total_steps, warmup_ratio=…)",
+    "optim_args": "Engine(optimizer=…)",
+    "optimizer_cls_and_kwargs": "Engine(optimizer=…)",
+    "adam_beta1": "the optimizer: torch.optim.AdamW(model.parameters(), betas=(…, …))",
+    "adam_beta2": "the optimizer: torch.optim.AdamW(model.parameters(), betas=(…, …))",
+    "adam_epsilon": "the optimizer: torch.optim.AdamW(model.parameters(), eps=…)",
+    "gradient_checkpointing": "Engine(activation_checkpointing='blocks')",
+    "gradient_checkpointing_kwargs": "Engine(activation_checkpointing='blocks')",
+    "activation_checkpointing_kwargs": "Engine(activation_checkpointing='blocks')",
+    "tf32": "torch.set_float32_matmul_precision('high')",
+    "bf16_full_eval": "Engine(precision='bf16')",
+    "fp16_full_eval": "Engine(precision='fp16')",
+    "fp16_opt_level": "Engine(precision='fp16')",
+    "torch_compile_backend": "Engine(compile=True)",
+    "torch_compile_mode": "Engine(compile=True)",
+    "average_tokens_across_devices": "Engine(layout=…), where each token counts once",
+    "logging_strategy": "hooks.default(log_every=…)",
+    "logging_first_step": "hooks.default(log_every=1)",
+    "log_level": "logging.getLogger('stoker').setLevel(…)",
+    "eval_on_start": "trainer.evaluate(val_loader) before the fit",
+    "eval_accumulation_steps": "evaluate(), which keeps sums instead of outputs for each metric",
+    "batch_eval_metrics": "hooks.Metrics(…), which are updated batch by batch",
+    "save_only_model": "hooks.SaveWeights(every='…ep')",
+    "save_safetensors": "hooks.SaveWeights(), which always writes safetensors",
+    "overwrite_output_dir": "Trainer(run_dir=…), which never overwrites a run",
+    "push_to_hub": "trainer.save(…), and upload the folder yourself",
+    "hub_model_id": "trainer.save(…), and upload the folder yourself",
+    "data_seed": "DataLoader(…, generator=torch.Generator().manual_seed(…))",
+    "dataloader_drop_last": "fit(train_loader=DataLoader(…, drop_last=…))",
+    "dataloader_pin_memory": "fit(train_loader=DataLoader(…, pin_memory=…))",
+    "dataloader_prefetch_factor": "fit(train_loader=DataLoader(…, prefetch_factor=…))",
+    "dataloader_persistent_workers": "DataLoader(…, num_workers=…, persistent_workers=True)",
+    "group_by_length": "fit(train_loader=DataLoader(…, batch_sampler=…))",
+    "train_sampling_strategy": "fit(train_loader=DataLoader(…, sampler=…))",
+    "remove_unused_columns": "fit(train_loader=DataLoader(…, collate_fn=…))",
+    "label_names": "Trainer(step=f) with f(engine, batch) -> loss",
+    "local_rank": "launch.run(train, nproc=…) or torchrun, which set it",
+    "ddp_timeout": "launch.run(dead_after=…)",
+    "ddp_bucket_cap_mb": "Engine(layout=…), which needs no such flag",
+    "do_train": "trainer.fit(train_loader)",
+    "do_eval": "trainer.evaluate(loader)",
+    "do_predict": "trainer.predict(loader)",
 }
 
 KERAS = {
@@ -187,6 +261,17 @@ KERAS = {
     "factor": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=…))",
     "histogram_freq": "hooks.Write(events.TensorBoard())",
     "update_freq": "Write(every=…)",
+    "loss_weights": "Trainer(step=f) with f(engine, batch) -> the weighted sum",
+    "backup_dir": "Trainer(run_dir=…)",
+    "initial_value_threshold": "hooks.KeepBest('val/loss')",
+    "cooldown": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, cooldown=…))",
+    "min_lr": "hooks.Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=…))",
+    "write_graph": "hooks.Write(events.TensorBoard())",
+    "profile_batch": "hooks.Profiler(start=…)",
+    "ema_momentum": "EMA(decay=…)",
+    "use_ema": "hooks.EMA()",
+    "swap_on_epoch": "hooks.EMA(), whose average is validated",
+    "auto_scale_loss": "Engine(precision='fp16')",
 }
 
 IGNITE = {
@@ -215,6 +300,15 @@ IGNITE = {
     "non_blocking": "DataLoader(…, pin_memory=True)",
     "event_name": "hooks.Callback(after_step=…)",
     "momentum": "EMA(decay=…)",
+    "dirname": "Checkpoint(folder=…) SaveWeights(path=…)",
+    "filename_pattern": "SaveWeights(path='…{epoch}…')",
+    "require_empty": "Trainer(run_dir=…), which never overwrites a run",
+    "save_on_rank": "hooks.Checkpoint(), to which each rank writes its part",
+    "threshold_mode": "EarlyStopping(min_delta=…)",
+    "cumulative": "EarlyStopping(min_delta=…)",
+    "persist": "hooks.Progress()",
+    "start_lr": "the command 'stoker lr-find'",
+    "end_lr": "the command 'stoker lr-find'",
 }
 
 ACCELERATE = {
@@ -235,6 +329,10 @@ ACCELERATE = {
     "step_scheduler_with_optimizer": "Engine(lr_step=…)",
     "total_limit": "Checkpoint(keep=…)",
     "init_kwargs": "events.WandB(project=…)",
+    "project_name": "WandB(project=…)",
+    "safe_serialization": "hooks.SaveWeights(), which always writes safetensors",
+    "input_dir": "load(path=…)",
+    "save_directory": "trainer.save(…)",
 }
 
 FASTAI = {
@@ -260,6 +358,8 @@ FASTAI = {
     "every_epoch": "Checkpoint(every='…ep')",
     "at_end": "KeepBest(monitor=…)",
     "comp": "EarlyStopping(mode=…) Checkpoint(mode=…) KeepBest(mode=…)",
+    "dl": "evaluate(loader=…) predict(data=…)",
+    "ds_idx": "evaluate(loader=…)",
 }
 
 COMPOSER = {
@@ -305,6 +405,13 @@ COMPOSER = {
     "swa_start": "SWA(start_epoch=…)",
     "clipping_threshold": "Engine(clip_norm=…)",
     "clipping_type": "Engine(clip_norm=…) or Engine(clip_value=…)",
+    "auto_log_hparams": "Trainer(params={…})",
+    "accumulate_train_batch_on_tokens": "Engine(layout=…), where each token counts once",
+    "update_interval": "EMA(), which averages at every step",
+    "swa_lr": "Engine(lr_scheduler=torch.optim.swa_utils.SWALR(optimizer, …))",
+    "dataloader_label": "evaluate(loader={'name': loader})",
+    "return_outputs": "predict(), which always returns the outputs",
+    "ignore_keys": "load_weights(), which returns what did not fit",
 }
 
 TORCH = {
@@ -420,165 +527,6 @@ TABLES = {
     "Stoker": OURS,
 }
 
-CLASSES = {
-    "ModelCheckpoint": "hooks.Checkpoint",
-    "EarlyStoppingCallback": "hooks.EarlyStopping",
-    "LearningRateMonitor": "hooks.LR",
-    "LRScheduler": "Engine(lr_scheduler=…)",
-    "LearningRateScheduler": "Engine(lr_scheduler=…)",
-    "ReduceLROnPlateau": "hooks.Plateau",
-    "DeviceStatsMonitor": "hooks.DeviceStats",
-    "GradientAccumulationScheduler": "hooks.AccumulationSchedule",
-    "StochasticWeightAveraging": "hooks.SWA",
-    "WeightAveraging": "hooks.EMA",
-    "EMAHandler": "hooks.EMA",
-    "Timer": "hooks.TimeLimit",
-    "TerminateOnNaN": "hooks.NaNGuard",
-    "LambdaCallback": "hooks.Callback",
-    "BackupAndRestore": "hooks.Checkpoint",
-    "BaseFinetuning": "hooks.FreezeLayers",
-    "ModelSummary": "nn.summary",
-    "TQDMProgressBar": "hooks.Progress",
-    "RichProgressBar": "hooks.Progress",
-    "ProgressBar": "hooks.Progress",
-    "CSVLogger": "hooks.Write(events.Csv())",
-    "TensorBoardLogger": "hooks.Write(events.TensorBoard())",
-    "WandbLogger": "hooks.Write(events.WandB())",
-    "MLFlowLogger": "hooks.Write(events.MLflow())",
-    "LightningModule": "Engine(model, optimizer, criterion) with a plain nn.Module",
-    "TrainingArguments": "Engine(…), Trainer(…) and trainer.fit(…)",
-    "Accelerator": "Engine",
-    "Fabric": "Engine",
-    "seed_everything": "seed_all",
-    "set_seed": "seed_all",
-    "set_random_seed": "seed_all",
-    "Learner": "Trainer(Engine(model, optimizer, criterion))",
-    "DataLoaders": "data.loader",
-    "Model": "Engine(model, optimizer, criterion) with a plain nn.Module",
-    "ComposerModel": "Engine(model, optimizer, criterion) with a plain nn.Module",
-    "SaveModelCallback": "hooks.Checkpoint",
-    "CheckpointSaver": "hooks.Checkpoint",
-    "EarlyStopper": "hooks.EarlyStopping",
-    "EarlyStoppingHook": "hooks.EarlyStopping",
-    "CheckpointHook": "hooks.Checkpoint",
-    "MixedPrecision": "Engine(precision=…)",
-    "MixedPrecisionPlugin": "Engine(precision=…)",
-    "GradientClip": "Engine(clip_norm=…)",
-    "GradientClipping": "Engine(clip_norm=…)",
-    "GradientAccumulation": "Trainer(accumulate=…)",
-    "OneCycle": "Engine(lr_scheduler=torch.optim.lr_scheduler.OneCycleLR(…))",
-    "OneCycleLR": "Engine(lr_scheduler=torch.optim.lr_scheduler.OneCycleLR(…))",
-    "ParamScheduler": "Engine(lr_scheduler=…)",
-    "ReduceLROnPlateauCallback": "hooks.Plateau",
-    "Recorder": "Trainer(hooks=hooks.default()), whose fit returns the history",
-    "ShowGraphCallback": "hooks.LiveCurve",
-    "ProgressCallback": "hooks.Progress",
-    "LRMonitor": "hooks.LR",
-    "SpeedMonitor": "hooks.Throughput",
-    "MemoryMonitor": "hooks.Memory",
-    "NaNMonitor": "hooks.NaNGuard",
-    "BackboneFinetuning": "hooks.FreezeLayers",
-    "LayerFreezing": "hooks.FreezeLayers",
-    "RunningAverage": "hooks.Loss",
-    "Events": "hooks.Callback",
-    "ModelEMA": "hooks.EMA",
-    "WandbCallback": "hooks.Write(events.WandB())",
-    "TensorBoardCallback": "hooks.Write(events.TensorBoard())",
-    "SummaryWriter": "hooks.Write(events.TensorBoard())",
-    "FSDPStrategy": "Layout(shard=-1)",
-    "DDPStrategy": "Layout(replicate=-1)",
-    "spawn": "launch.run",
-    "notebook_launcher": "launch.run",
-    "get_cosine_schedule_with_warmup": "nn.lr.cosine",
-    "get_linear_schedule_with_warmup": "nn.lr.linear",
-    "get_constant_schedule_with_warmup": "nn.lr.constant",
-    "get_polynomial_decay_schedule_with_warmup": "nn.lr.polynomial",
-    "get_scheduler": "nn.lr.cosine",
-}
-"""Names of other trainers for classes and functions of ours."""
-
-METHODS = {
-    "Trainer": {
-        "train": "trainer.fit(…)",
-        "run": "trainer.fit(…)",
-        "validate": "trainer.evaluate(loader)",
-        "test": "trainer.evaluate(loader)",
-        "save_checkpoint": "trainer.save(…)",
-        "save_model": "trainer.save(…)",
-        "load_checkpoint": "trainer.load(…)",
-        "add_callback": "Trainer(hooks=[…])",
-        "add_event_handler": "Trainer(hooks=[…])",
-        "compile": "Engine(model, optimizer, criterion)",
-        "fit_one_cycle": "Engine(lr_scheduler=torch.optim.lr_scheduler.OneCycleLR(…))",
-        "fine_tune": "hooks.FreezeLayers(until_epoch=…)",
-        "lr_find": "the command 'stoker lr-find'",
-        "tune": "the command 'stoker lr-find', or data.find_batch_size(…)",
-        "eval": "trainer.evaluate(loader)",
-        "get_preds": "trainer.predict(loader)",
-        "resume": "trainer.fit(…, resume='auto')",
-        "model": "trainer.engine.model",
-        "optimizers": "trainer.engine.optimizers",
-        "optimizer": "trainer.engine.optimizer",
-        "global_step": "trainer.run.step",
-        "current_epoch": "trainer.run.epoch",
-        "state": "trainer.run",
-        "callback_metrics": "trainer.history",
-        "logged_metrics": "trainer.history",
-        "log_metrics": "run.record(…) in a hook",
-        "log": "run.record(…) in a hook",
-        "callbacks": "trainer.hooks",
-        "logger": "hooks.Write(events.TensorBoard())",
-        "log_dir": "trainer.run.dir",
-        "checkpoint_callback": "hooks.Checkpoint(best=…)",
-        "should_stop": "trainer.stop(…)",
-        "global_rank": "os.environ.get('RANK', '0')",
-        "is_global_zero": "os.environ.get('RANK', '0') == '0'",
-        "estimated_stepping_batches": "data.total_steps(train_loader, epochs=…)",
-        "push_to_hub": "trainer.save(…)",
-        "state_dict": "trainer.save(…)",
-        "load_state_dict": "trainer.load(…)",
-    },
-    "Engine": {
-        "prepare": "Engine(model, optimizer, criterion)",
-        "setup": "Engine(model, optimizer, criterion)",
-        "clip_grad_norm_": "Engine(clip_norm=…)",
-        "clip_gradients": "Engine(clip_norm=…)",
-        "clip_grad_value_": "Engine(clip_value=…)",
-        "run": "Trainer(engine).fit(…)",
-        "fit": "Trainer(engine).fit(…)",
-        "accumulate": "engine.no_sync(), or Trainer(accumulate=…)",
-        "gather": "torch.distributed.all_gather_object(…)",
-        "gather_for_metrics": "Trainer(engine).evaluate(loader), which counts each sample once",
-        "reduce": "torch.distributed.all_reduce(…)",
-        "autocast": "Engine(precision=…)",
-        "wait_for_everyone": "torch.distributed.barrier()",
-        "barrier": "torch.distributed.barrier()",
-        "is_main_process": "os.environ.get('RANK', '0') == '0'",
-        "is_local_main_process": "os.environ.get('LOCAL_RANK', '0') == '0'",
-        "num_processes": "os.environ.get('WORLD_SIZE', '1')",
-        "process_index": "os.environ.get('RANK', '0')",
-        "unwrap_model": "engine.model",
-        "save_state": "Trainer(engine).save(…), or engine.state_dict()",
-        "load_state": "Trainer(engine).load(…), or engine.load_state_dict(…)",
-        "save_model": "Trainer(engine).save(…), or engine.weights()",
-        "save_checkpoint": "Trainer(engine).save(…), or engine.state_dict()",
-        "load_checkpoint": "Trainer(engine).load(…), or engine.load_state_dict(…)",
-        "register_for_checkpointing": "Trainer(hooks=[…]): hooks are saved with the run",
-        "print": "print(…) on rank 0",
-        "log": "run.record(…) in a hook",
-        "sync_gradients": "Trainer(accumulate=…)",
-        "parameters": "engine.model.parameters()",
-        "named_parameters": "engine.model.named_parameters()",
-        "forward": "engine(inputs)",
-        "setup_dataloaders": "engine.place(batch) for each batch",
-        "prepare_data_loader": "engine.place(batch) for each batch",
-        "launch": "launch.run(…)",
-        "loss": "engine.criterion(outputs, targets)",
-        "optimizer_step": "engine.step()",
-    },
-}
-"""Methods of other trainers, by the class of ours on which they are looked for."""
-
 _TIMES_OF_POINTS = {
     **dict.fromkeys(("begin", "start", "started"), "before"),
     **dict.fromkeys(("end", "completed"), "after"),
@@ -610,6 +558,13 @@ def point_of(name: str) -> str | None:
 
 CALL = re.compile(r"(?:[a-z]+\.)*([A-Za-z_]+)\((\w+)=")
 """A call with its first argument, in the right-hand side of a table."""
+
+_COMPLETE = re.compile(r"[\w.]+\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+"""A complete call, with calls two deep among its arguments."""
+
+_PERIOD = re.compile(r"\d+(?:st|ep|min)")
+_PERIODS = {"epoch": "1ep"}
+"""Values of other trainers for periods."""
 
 _VALUES = {
     "16-mixed": "fp16",
@@ -654,22 +609,29 @@ def instead_of(name: str, value: Any, call: str, arguments: Iterable[str]) -> st
     >>> instead_of("max_epochs", 3, "Trainer", [])
     'trainer.fit(…, epochs=3)'
     """
+    entry = _entry(name, call)
+    return None if entry is None else _filled(entry, value, call, arguments)
+
+
+def arguments_of(name: str, call: str) -> list[tuple[str, str]]:
+    """Return the calls and arguments of ours that take another trainer's value."""
+    return re.findall(f"{CALL.pattern}…", _entry(name, call) or "")
+
+
+def _entry(name: str, call: str) -> str | None:
     entries = [
         entry
         for table in TABLES.values()
         if (text := table.get(name.lower())) is not None
         for entry in _alternatives(text)
     ]
-    if not entries:
-        return None
     of_this_call = (one for one in entries if (at := CALL.match(one)) and at[1] == call)
-    entry = next(of_this_call, entries[0])
-    return _filled(entry, value, call, arguments)
+    return next(of_this_call, entries[0] if entries else None)
 
 
 def _alternatives(text: str) -> list[str]:
     """Split "Checkpoint(best=…) KeepBest(monitor=…)" into its calls; other texts stay together."""
-    calls = re.findall(r"[\w.]+\((?:[^()]|\([^()]*\))*\)", text)
+    calls = _COMPLETE.findall(text)
     return calls if " ".join(calls) == text else [text]
 
 
@@ -679,16 +641,26 @@ def _filled(entry: str, value: Any, call: str, arguments: Iterable[str]) -> str:
     if found is None:
         return entry
     owner, argument = found.groups()
+    value = our_value(argument, value)
     plain = isinstance(value, bool | int | float | str) and len(repr(value)) <= 40
-    if argument in ("precision", "device"):
-        value = _VALUES.get(str(value))
-        plain = value is not None
-    if argument == "progress" and plain:
-        value = bool(value)
     if plain and entry.count("=…") == 1:
         entry = entry.replace("=…", f"={value!r}")
     elif plain and not isinstance(value, str):
         entry = re.sub(r"'…(st|ep|min)'", rf"'{value}\1'", entry)
     if owner == call and argument in arguments:
-        return entry.partition("(")[2].removesuffix(")")
+        end = _COMPLETE.match(entry).end()  # type: ignore[union-attr]
+        return entry[found.end(1) + 1 : end - 1] + entry[end:]
     return f"trainer.{owner}(…, {entry.partition('(')[2]}" if owner in _METHODS else entry
+
+
+def our_value(argument: str, value: Any) -> Any:
+    """Return another trainer's value as ours, or an ellipsis if there is none."""
+    if argument in ("precision", "device"):
+        return _VALUES.get(str(value), ...)
+    if argument == "progress" and value is not ...:
+        return bool(value)
+    if argument in ("every", "validate_every") and isinstance(value, str):
+        return value if _PERIOD.fullmatch(value) else _PERIODS.get(value, ...)
+    if argument in ("best", "monitor") and isinstance(value, str):
+        return re.sub("^(?:val|valid|eval)_", "val/", value.removeprefix("metrics/"))
+    return value

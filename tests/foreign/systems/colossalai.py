@@ -142,7 +142,8 @@ def _torchvision() -> None:
 
     kinds = ("ToTensor", "Normalize", "Resize", "RandomCrop", "RandomHorizontalFlip", "RandAugment")
     changes = {"Compose": compose, **dict.fromkeys(kinds, unchanged)}
-    transforms = _module("torchvision.transforms", **changes)
+    modes = type("InterpolationMode", (), {"BICUBIC": "bicubic", "BILINEAR": "bilinear"})
+    transforms = _module("torchvision.transforms", InterpolationMode=modes, **changes)
     transforms.__dict__["transforms"] = transforms
     datasets = _module("torchvision.datasets", CIFAR10=Images)
 
