@@ -13,7 +13,7 @@ import threading
 import time
 from datetime import date, datetime
 from decimal import Decimal
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from importlib import invalidate_caches
 from types import MappingProxyType
 
@@ -22,7 +22,14 @@ import pytest
 import torch
 import yaml
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Sampler,
+    Subset,
+    TensorDataset,
+)
 
 from stoker import Engine, Hook, Trainer, hooks
 from stoker.board.app import differences
@@ -659,3 +666,42 @@ def test_settings_of_torch_that_change_results_count(tmp_path):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert other.run.dir.name == "run-2"
+
+
+class Wrapped:
+    """A dataset of the user around another one."""
+
+    def __init__(self, data, transform=None):
+        self.data, self.transform = data, transform
+
+    def __len__(self):
+        return len(self.data)
+
+
+def nested(dropped, levels=8):
+    data = Wrapped(TensorDataset(torch.zeros(4, 1)), [{"then": partial(limited, dropped)}])
+    for _ in range(levels):
+        data = ConcatDataset([Subset(data, range(4))])
+    return data
+
+
+def test_an_edit_in_a_deeply_nested_dataset_counts():
+    assert parts(nested(1.0)) == parts(nested(1.0))
+    assert parts(nested(1.0)) != parts(nested(2.0))
+
+
+def test_the_order_of_hooks_that_act_at_the_same_time_counts(tmp_path):
+    class Add(Hook):
+        def after_step(self, run):
+            run.engine.optimizer.param_groups[0]["lr"] += 0.1
+
+    class Double(Hook):
+        def after_step(self, run):
+            run.engine.optimizer.param_groups[0]["lr"] *= 2
+
+    folders = []
+    for acting in ([Add(), Double()], [Double(), Add()], [Add(), Double()]):
+        trainer = made(tmp_path / "run", *acting)
+        trainer.fit(batches(), epochs=1)
+        folders.append(trainer.run.dir.name)
+    assert folders == ["run", "run-2", "run"]

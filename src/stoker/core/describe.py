@@ -70,7 +70,10 @@ _AS_PLAIN: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
 }
 _TEXTS = (torch.dtype, torch.device, torch.Size, torch.layout, np.dtype, PurePath, range, complex)
-_MAX_DEPTH = 7
+_MAX_DEPTH = 48
+_DEPTH_OF_LIBRARIES = 8
+"""How many levels an object of a library counts as: what is deep in it is its own affair."""
+
 _MAX_ITEMS = 40
 _MAX_TEXT = 200
 _MAX_ROWS = 200_000
@@ -183,7 +186,7 @@ class Description:
             self.put(key, text)
         elif id(value) in self._seen:
             self.put(key, self._repeated(value))
-        elif depth == 0 or belongs_to_process(value):
+        elif depth <= 0 or belongs_to_process(value):
             self.put(key, _type_name(value))
         else:
             self._seen[id(value)] = key, value
@@ -291,6 +294,7 @@ class Description:
         if isinstance(known := held.get("_fingerprint"), str):  # a Hugging Face dataset
             self.put(f"{key}.fingerprint", known)
             return
+        depth -= _levels_of(type(value))
         texts = [str(one) for one in held.values() if isinstance(one, str | PurePath)]
         roots = [one for one in texts if self._folders and one and os.path.isdir(one)]
         for name, one in held.items():
@@ -298,7 +302,7 @@ class Description:
             if shown and shown not in OF_LAYOUT and name not in skip and not _is_internal(name):
                 written = any(word in shown.lower() for word in _WRITTEN)
                 with self._reading_files(() if written else (*self._folders, *roots)):
-                    self._add(f"{key}.{shown}", one, depth - 1)
+                    self._add(f"{key}.{shown}", one, depth)
 
     def _add_class(self, kind: type) -> None:
         """Hash the methods of the user's own classes, and describe the constants in them."""
@@ -316,7 +320,9 @@ class Description:
                 shown = not name.startswith(("__", "_abc_")) and name not in OF_LAYOUT
                 if shown and name not in filled and _is_setting(value):
                     held = value.__func__ if isinstance(value, staticmethod) else value
-                    self._add(f"{base.__qualname__.rpartition('.')[2]}.{name}", held, 2)
+                    self._add(
+                        f"{base.__qualname__.rpartition('.')[2]}.{name}", held, _MAX_DEPTH // 2
+                    )
 
     def _add_patches(self, kind: type) -> None:
         """Hash the functions of a user that replace those of a library's class."""
@@ -337,7 +343,7 @@ class Description:
         """Add a function that is called by name, such as a method or a helper."""
         name = _function_name(function)
         self.put(f"code.{name}", code_hash(function.__code__))
-        self._add_variables(name, function, 3)
+        self._add_variables(name, function, _MAX_DEPTH // 2)
 
     def _add_variables(self, key: str, function: FunctionType, depth: int) -> None:
         """Describe the defaults, the closure and the globals that a function uses."""
@@ -391,7 +397,7 @@ class Description:
         """
         first: dict[int, str] = {}
         for name, hook in global_hooks():
-            self._add(f"{key}.{name}", hook, 3)
+            self._add(f"{key}.{name}", hook, _MAX_DEPTH // 2)
         for name, one in module.named_modules():
             path = f"{key}.{name}".rstrip(".")
             self._seen[id(one)] = path, one
@@ -401,7 +407,7 @@ class Description:
             for attribute, value in attributes(one).items():
                 shown = attribute.strip("_")
                 if attribute not in _MODULE_INTERNALS and shown and shown not in OF_LAYOUT:
-                    self._add(f"{path}.{shown}", value, _MAX_DEPTH - 3)
+                    self._add(f"{path}.{shown}", value, _MAX_DEPTH - 8)
             self.add_hooks(path, one)
             self._add_tensors(path, one, first, content=content)
 
@@ -409,7 +415,7 @@ class Description:
         """Describe the functions that torch calls around a module, a gradient or an update."""
         for name, hook in hooks_of(owner):
             if isinstance(hook, FunctionType | partial | MethodType) or is_user_class(type(hook)):
-                self._add(f"{path}.{name}", hook, 3)
+                self._add(f"{path}.{name}", hook, _MAX_DEPTH // 2)
 
     def _add_tensors(
         self, path: str, module: nn.Module, first: dict[int, str], *, content: bool
@@ -455,6 +461,12 @@ def _has_parts(value: Any) -> bool:
     if isinstance(value, BuiltinFunctionType | GeneratorType):
         return False
     return str(type(value).__module__).partition(".")[0] not in _OPAQUE
+
+
+def _levels_of(kind: type) -> int:
+    """Return how many levels the attributes of an object are below it."""
+    is_own = is_user_class(kind) or str(kind.__module__).startswith("torch.utils.data")
+    return 1 if is_own else _DEPTH_OF_LIBRARIES
 
 
 def _is_internal(name: str) -> bool:

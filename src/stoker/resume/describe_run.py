@@ -83,9 +83,11 @@ def identity_of(
     found.add("step", step, skip=_OF_STEP)
     if not str(type(step.schedule).__module__).startswith("stoker."):
         found.add("schedule", step.schedule)
-    for hook in hooks:
-        if not _is_observer(hook):
-            found.add(f"hooks.{hook.name}", hook)
+    acting = [hook for hook in hooks if not _is_observer(hook)]
+    for hook in acting:
+        found.add(f"hooks.{hook.name}", hook)
+    if len(acting) > 1:
+        found.put("order of hooks", ", ".join(hook.name for hook in acting))
     for name, loader in data.items():
         _add_loader(found, name, loader)
     for name, value in {**_settings(engine), **settings}.items():
