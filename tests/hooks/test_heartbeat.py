@@ -1,6 +1,7 @@
 """How a rank that hangs is told from one that works, compiles, or waits for another."""
 
 import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ from stoker import Step, Trainer, hooks
 from stoker.core.rank_status import RankStatus
 from stoker.hooks import heartbeat
 from stoker.hooks.base.agreement import with_agreement
-from stoker.hooks.base.stack import Stack
+from stoker.hooks.base.stack import Stack, outermost_code
 from stoker.hooks.heartbeat import Watchdog, _waits
 from support.toys import batches, engine
 
@@ -97,6 +98,18 @@ def test_a_process_that_stands_still_is_given_less_time_than_one_that_works_or_c
     assert watched(steps=1) == 1200
     assert watched(steps=2, works=True) == 1200
     assert watched(steps=2, compiling=True) == 1800
+
+
+def test_frames_of_a_generator_that_has_yielded_meanwhile_are_read_again(monkeypatch):
+    def values():
+        yield sys._getframe()
+
+    generator, thread = values(), threading.get_ident()
+    frames = [next(generator), sys._getframe()]
+    assert frames[0].f_back is None  # its callers are lost
+    monkeypatch.setattr(sys, "_current_frames", lambda: {thread: frames.pop(0)})
+    assert Stack(thread, outermost_code())._frames[-1] is sys._getframe()
+    assert not frames
 
 
 def test_imports_and_compilation_are_recognized_on_the_stack():

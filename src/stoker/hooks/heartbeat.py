@@ -22,7 +22,7 @@ from stoker.core.rank_status import (
 )
 from stoker.core.timers import timed_guard
 from stoker.hooks.base.hook import Hook, Priority
-from stoker.hooks.base.stack import Stack
+from stoker.hooks.base.stack import Stack, outermost_code
 from stoker.run import Run
 from stoker.storage import crash_points
 
@@ -116,7 +116,7 @@ class Watchdog:
 
     def __init__(self, run: Run, after: float, interval: float) -> None:
         self._run, self._after, self._interval = run, after, interval
-        self._thread = threading.get_ident()
+        self._thread, self._base = threading.get_ident(), outermost_code()
         self._parent = os.getppid()
         self._progress: Any = None
         self._samples, self._steps = (0, 0), 0  # at how many checks there were new steps
@@ -130,13 +130,13 @@ class Watchdog:
             self._rank_0_has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
             continue_without_launcher()
             self._prints_stacks = _print_stacks_on_signal()
-            self._exchange.own = self._status(Stack(self._thread))
+            self._exchange.own = self._status(Stack(self._thread, self._base))
             self._exchange.start()
 
     @timed_guard("heartbeat, per check", thread_time)
     def check(self, now: float) -> bool:
         """Check the run, and end a process that hangs; return whether the run is in progress."""
-        stack = Stack(self._thread)
+        stack = Stack(self._thread, self._base)
         if not stack.in_trainer:
             return False
         progress = self._measure()

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -14,6 +14,9 @@ _DISTRIBUTED = str(Path(torch.__file__).parent / "distributed") + os.sep
 _IMPORTING = "<frozen importlib._bootstrap>"
 _COMPILING = ("_dynamo/convert_frame.py", "_inductor/compile_fx.py", "_inductor/codecache.py")
 _DEBUGGERS = ("/bdb.py", "/pydevd.py", "/_pydevd_bundle/", "/debugpy/")
+
+_ATTEMPTS = 20
+"""How often frames are read that are not complete, as those of a thread that ends."""
 
 _FETCHING = {
     "_train_epoch": "fetching data after step",
@@ -39,15 +42,35 @@ _PASSES = {
 }
 
 
-class Stack:
-    """The frames of a thread, outermost first, at one moment."""
+def outermost_code() -> CodeType:
+    """Return the code of the outermost frame of the current thread."""
+    return _frames_from(sys._getframe())[0].f_code
 
-    def __init__(self, thread: int) -> None:
-        frames, frame = [], sys._current_frames().get(thread)
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
-        self._frames = frames[::-1]
+
+def _frames_from(frame: FrameType | None) -> list[FrameType]:
+    """Return a frame and its callers, outermost first."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+class Stack:
+    """The frames of a thread, outermost first, at one moment.
+
+    Args:
+        thread: the identifier of the thread.
+        base: the code of its outermost frame, if known. If the thread leaves a generator meanwhile,
+            the callers of that are lost, so the frames are read again until they are complete.
+    """
+
+    def __init__(self, thread: int, base: CodeType | None = None) -> None:
+        for _ in range(_ATTEMPTS):
+            frames = _frames_from(sys._current_frames().get(thread))
+            if base is None or not frames or frames[0].f_code is base:
+                break
+        self._frames = frames
         self._files = [frame.f_code.co_filename for frame in self._frames]
 
     @property
